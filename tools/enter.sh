@@ -4,9 +4,9 @@
 # Runs a command with DIR as its root. Must itself run in a mount and PID namespace of its own (`unshare --mount --pid
 # --fork`), so that no mount outlives it or is visible to other processes.
 #
-# With --overlay, the root is an overlay that is mounted at DIR with these options; if they have an upperdir, it can be written.
+# With --overlay, the root is an overlay that is mounted at DIR with OPTIONS. It is writable if they have an upperdir.
 #
-# With --emulator, programs of arm64 are run by that file; this must then be a user namespace of its own, too.
+# With --emulator, FILE runs arm64 programs. The script must then also run in a user namespace of its own.
 #
 # usage: enter.sh [--emulator FILE] [--overlay OPTIONS] DIR [SOURCE:TARGET[:ro]]... -- COMMAND [ARGUMENT...]
 set -eu
@@ -22,7 +22,7 @@ if [ "$1" = --overlay ]; then
 fi
 root=$1; shift
 
-# Read-only, keeping the mount's other flags: in a user namespace they are locked, and leaving one out is refused.
+# Remounts read-only with the mount's other flags. In a user namespace these are locked, and the kernel refuses to drop one.
 read_only() {
 	flags=$(findmnt --noheadings --output VFS-OPTIONS --mountpoint "$1" | head -n 1)
 	mount -o "remount,bind,ro,$(echo "$flags" | sed 's/^rw,*//')" "$1"
@@ -41,7 +41,7 @@ if [ -n "$emulator" ]; then
 		echo "Programs of arm64 cannot be run here: that takes Linux 6.7 or newer, with binfmt_misc (modprobe binfmt_misc)." >&2
 		exit 1
 	fi
-	# The header of an ELF file of 64 bits for arm64, which is 183. F: the file is opened now, as it is not in the new root.
+	# The header of a 64-bit ELF file for arm64 (machine 183). F: the emulator is opened now, as the new root does not have it.
 	printf '%s' ':arm64:M::\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00:\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff:'"$emulator:OCF" >"$misc/register"
 fi
 mount --rbind /dev "$root/dev"

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Runs programs in this guest for the host and for other guests: what tools/vm exec and tools/guest/ssh talk to.
+"""Runs programs in this guest for the host and for other guests: the server of tools/vm exec and tools/guest/ssh.
 
 usage: agent.py TOKEN-FILE
 """
@@ -24,7 +24,7 @@ from efa_tools import remote
 
 # Columns and values of /proc/net/tcp.
 LOCAL_ADDRESS, STATE, LISTEN = 1, 3, "0A"
-# What a terminal takes for the end of what is typed.
+# The character that ends the input of a terminal.
 END_OF_INPUT = b"\x04"
 
 
@@ -40,7 +40,7 @@ def listens(port):
 
 
 def status_of(process):
-    """The exit status as a shell has it."""
+    """Returns the exit status as a shell does: 128 plus the signal's number, if a signal killed the process."""
     status = process.wait()
     return status if status >= 0 else 128 - status
 
@@ -51,7 +51,7 @@ class Served:
     def __init__(self, connection, messages):
         self.connection, self.messages = connection, messages
         self.lock = threading.Lock()
-        # What the process reads from: a pipe, or its terminal.
+        # The standard input of the process: a pipe, or its terminal.
         self.input: Any = None
 
     def send(self, **message):
@@ -78,7 +78,7 @@ class Served:
         for thread in (*copiers, *others):
             thread.start()
         status = status_of(process)
-        # What it has left running may have its pipes still, which is not the end; and its terminal, which is.
+        # Children that are left running may hold its pipes, whose output is awaited. A terminal ends with the process.
         for copier in copiers:
             copier.join(1 if request.terminal else None)
         for _, stream in (*streams, ("stdin", self.input)):
@@ -88,27 +88,27 @@ class Served:
             self.connection.shutdown(socket.SHUT_RDWR)
 
     def start(self, command, environment, request):
-        """Starts it with pipes."""
+        """Starts the process with pipes."""
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         process = subprocess.Popen(command, bufsize=0, env=environment, cwd=request.folder, process_group=0, **pipes)
         self.input = process.stdin
         return process, [("stdout", process.stdout), ("stderr", process.stderr)]
 
     def start_in_terminal(self, command, environment, request):
-        """Starts it with a terminal of its own."""
+        """Starts the process with a terminal of its own."""
         rows, columns, environment["TERM"] = request.terminal
         outer, inner = pty.openpty()
         remote.set_size(inner, rows, columns)
         self.input = open(outer, "r+b", buffering=0)
         streams: dict[str, Any] = {"stdin": inner, "stdout": inner, "stderr": inner}
-        # Not in a group of its own, so that setsid need not fork, and the process that is waited for leads the session.
+        # The child has no process group of its own. So setsid does not fork, and the child that is waited for leads the session.
         process = subprocess.Popen(["setsid", "--ctty", *command], env=environment, cwd=request.folder, **streams)
         os.close(inner)
         return process, [("stdout", self.input)]
 
     def copy(self, name, stream):
-        """Passes on what the process prints."""
-        # A terminal whose process is gone is an error, not an end.
+        """Forwards the output of the process."""
+        # A terminal whose process has ended returns an error in place of the end of the file.
         with contextlib.suppress(OSError):
             while data := stream.read(remote.CHUNK):
                 self.send(**{name: remote.encoded(data)})
@@ -121,11 +121,11 @@ class Served:
             time.sleep(0.05)
 
     def follow(self, process):
-        """Gives the process what it is to read, and ends it with the connection."""
+        """Forwards input to the process, and kills the process when the connection ends."""
         with contextlib.suppress(OSError, ValueError):
             for line in self.messages:
                 self.obey(json.loads(line))
-        # Also what it has started, which may outlive it.
+        # The whole process group, as children may outlive the process.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
 
@@ -141,7 +141,7 @@ class Served:
                 self.input.close()
             return
         data = remote.decoded(message["stdin"])
-        # A client need not read to the end.
+        # The process may close its input without reading all of it.
         with contextlib.suppress(BrokenPipeError):
             while data:
                 data = data[self.input.write(data) :]

@@ -3,8 +3,8 @@
 """usage: monitor.py pull|plug NUMBER
        monitor.py REQUEST...
 
-Pulls a device out of its slot, without the guest's consent, and plugs it in again. Or sends requests of QMP to QEMU, such as
-'{"execute":"query-status"}', and prints what each returns. For guests of tools/vm --hotplug.
+Removes a device from its slot without notice (surprise removal), or plugs it in again. Or sends QMP requests to QEMU, such as
+'{"execute":"query-status"}', and prints their results. For guests of tools/vm --hotplug.
 """
 
 import contextlib
@@ -16,14 +16,14 @@ import time
 from pathlib import Path
 
 PORT = Path("/dev/virtio-ports/qemu.monitor")
-# A line for each slot, with what makes its device.
+# The properties of each slot's device, one line of JSON per slot.
 SLOTS = Path(f"/run/efa-rs/guest{os.environ.get('EFA_GUEST', '0')}/slots")
-# Seconds that QEMU may take to answer: far more than it does.
+# Timeout for an answer of QEMU, in seconds: far more than it needs.
 TIMEOUT = 30
 
 
 class Refused(Exception):
-    """QEMU did not do what it was asked for."""
+    """QEMU rejected a request, or did not answer it."""
 
 
 class Monitor:
@@ -32,9 +32,9 @@ class Monitor:
     def __init__(self):
         self.port = os.open(PORT, os.O_RDWR | os.O_NONBLOCK)
         self.buffer = b""
-        # What an earlier session has not read is still to come: an answer is known by its id.
+        # Answers that an earlier session did not read may still arrive. They differ by their ids.
         self.last = time.monotonic_ns()
-        # QEMU wants it once in its life, and an earlier session may have done it.
+        # QEMU accepts this command only once, and an earlier session may have sent it.
         with contextlib.suppress(Refused):
             self.execute("qmp_capabilities")
 
@@ -45,7 +45,7 @@ class Monitor:
         os.close(self.port)
 
     def message(self, deadline):
-        """The next message of QEMU."""
+        """Returns the next message of QEMU."""
         while b"\n" not in self.buffer:
             if not select.select([self.port], [], [], max(0, deadline - time.monotonic()))[0]:
                 raise Refused(f"QEMU did not answer within {TIMEOUT} s")
@@ -54,7 +54,7 @@ class Monitor:
         return json.loads(line)
 
     def execute(self, command, **arguments):
-        """Has QEMU execute a command and returns what that does."""
+        """Has QEMU execute a command, and returns its result."""
         self.last += 1
         request = {"execute": command, "arguments": arguments, "id": self.last}
         os.write(self.port, json.dumps(request).encode() + b"\n")
@@ -68,22 +68,21 @@ class Monitor:
             return message["return"]
 
     def pull(self, number):
-        """Pulls a device out of its slot, whether or not the guest wants to let it go.
+        """Removes a device from its slot without notice to the guest.
 
-        Before, the emulator must unplug it, which ends its DMA.
+        The emulator must unplug the device first, which ends its DMA.
         """
         self.replace(number, "empty", driver="pci-testdev")
 
     def plug(self, number):
-        """Plugs a device into the slot that it was pulled out of. It comes from the emulator as after power on."""
+        """Plugs a device into the slot that it was removed from. The emulator provides it in its state after power-on."""
         self.replace(number, "efa", **json.loads(SLOTS.read_text().splitlines()[number]))
 
     def replace(self, number, kind, **device):
-        """Puts another device in a slot at once.
+        """Replaces the device in a slot at once.
 
-        QEMU can't delete vfio-user devices without aborting: those that are not in their slots any more stay behind, unrealized. QEMU
-        does not notify the guest of a slot that becomes empty, but only of one with a new device. So an empty slot has a device that has
-        no driver.
+        QEMU aborts when it deletes a vfio-user device, so that removed devices are kept, unrealized. QEMU notifies the guest of a new
+        device in a slot, but not of an empty slot. So an empty slot has a device without driver.
         """
         names = [child["name"] for child in self.execute("qom-list", path="/machine/peripheral")]
         in_slot = [name for name in names if name.split("-")[0] in (f"efa{number}", f"empty{number}")]

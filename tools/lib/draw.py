@@ -20,7 +20,7 @@ def colour(number):
 
 
 def bars(axes, panel):
-    """A horizontal bar for each value; those above 1 in another colour."""
+    """Draws a horizontal bar for each value, in another colour for values above 1."""
     names, values = list(panel["values"]), list(panel["values"].values())
     drawn = axes.barh(names, values, color=[colour(value > 1) for value in values])
     axes.bar_label(drawn, [f"{value:.2f}" for value in values], padding=3)
@@ -31,7 +31,7 @@ def bars(axes, panel):
 
 
 def lines(axes, panel):
-    """Lines over an x axis with ticks that may have names; those of one name have one colour."""
+    """Draws lines over an x axis with ticks that may have names. Lines of one name share a colour."""
     names = list(dict.fromkeys(one["name"] for one in panel["series"]))
     many = len(panel["series"]) > 2 * len(names)
     for one in panel["series"]:
@@ -46,13 +46,13 @@ def lines(axes, panel):
             axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
             axis.set_minor_formatter(NullFormatter())
     if ticks := panel.get("ticks"):
-        # Of many that are close together every other one.
+        # At most 16 ticks, as more would overlap.
         shown = ticks[:: 1 + len(ticks) // 16]
         axes.set_xticks([place for place, _ in shown], [name for _, name in shown])
         axes.minorticks_off()
     if not panel.get("y_log"):
         axes.set_ylim(bottom=0)
-    # Of each name the first: a solid line, if there is one.
+    # One entry for each name: a solid line, if it has one.
     known = {}
     for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
         if label not in known or known[label].get_linestyle() != "-":
@@ -64,13 +64,13 @@ KINDS = {"bars": bars, "lines": lines}
 
 
 def height(panel):
-    """Inches that a panel takes: of rows, for each as much as its name."""
+    """Returns the height of a panel in inches. Each bar needs the height of its name."""
     rows = len(panel.get("values") or ())
     return 1.0 + 0.24 * rows if rows else 3.6
 
 
 def draw(panels):
-    # Nothing in it may depend on when or where it was drawn.
+    # The output must not depend on the time or the machine.
     matplotlib.rcParams.update({"svg.hashsalt": "efa-rs", "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 9})
     heights = [height(panel) for panel in panels]
     figure, axes = pyplot.subplots(len(panels), figsize=(WIDTH, sum(heights)), height_ratios=heights, squeeze=False, layout="tight")
@@ -83,7 +83,7 @@ def draw(panels):
     output = io.StringIO()
     figure.savefig(output, format="svg", metadata={"Date": None, "Creator": None})
     head, tag, rest = output.getvalue().partition("<svg ")
-    # No trailing blanks: nothing that a check of whitespace would stumble over.
+    # Trailing blanks are removed, as checks of whitespace reject them.
     return "\n".join(line.rstrip() for line in (head + LICENCE + tag + rest).splitlines()) + "\n"
 
 

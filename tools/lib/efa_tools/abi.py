@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""make abi-diff: the same cases with the C and with the Rust driver, and whether they differ only where they may."""
+"""make abi-diff: runs the same cases with the C and the Rust driver, and checks that they differ only where allowed."""
 
 import fnmatch
 import json
@@ -13,43 +13,43 @@ from .failure import Failure
 from .tally import Tally
 
 FOLDER = cache.CLONE / "tests" / "abi"
-# Of the tables in differences.md.
+# Columns of the tables in differences.md.
 COLUMNS = ("case", "c", "rust", "reason")
 DRIVERS = ("c", "rust")
 TIMEOUT = 1500
 SHOWN = 20
 
-# What the device of most cases can be. Without event queues, as with efa0, most cases with events would crash the C driver; that
-# profile has cases of its own, as each has.
+# Profiles of the device of most cases. efa0 is not among them: without event queues, most cases with events would crash the C driver.
+# It has cases of its own, as each profile has.
 PROFILES = ("efa3", "efa4", "efa2", "efa1")
 
-# The file of results that are kept.
+# File name of cached results.
 RESULTS = "results.json"
-# The beginning of a result that is wrong with either driver.
+# Prefix of the result of a case that could not run, which is an error with either driver.
 BROKEN = "BROKEN "
 
 
 @dataclass
 class Allowed:
-    """A line of differences.md: what each driver has to give."""
+    """A row of differences.md: the required result of each driver."""
 
     results: dict[str, str]
     reason: str
 
 
-# The heading of a table for a page size, which overrides that for all kernels.
+# Heading of the table for a page size, whose rows override those for all kernels.
 PAGES = re.compile(r"^## .*?(\d+) KiB$", re.MULTILINE)
 
 
 def table(text, pages=4096):
-    """The allowed differences by case for a page size, whose lines override those for all kernels."""
+    """Returns the allowed differences by case. Rows for the page size override those for all kernels."""
     everywhere, *others = PAGES.split(text)
     tables = {int(size) << 10: lines(part) for size, part in zip(others[::2], others[1::2], strict=True)}
     return lines(everywhere) | tables.get(pages, {})
 
 
 def lines(text):
-    """The lines of one table by case."""
+    """Parses the rows of one table, by case."""
     allowed = {}
     for line in text.splitlines():
         if not line.startswith("|"):
@@ -67,7 +67,7 @@ def lines(text):
 
 
 def results(output, driver):
-    """The results of a run by case; fails if it was cut short."""
+    """Parses the results of a run, by case. Fails if the run ended early."""
     found = {}
     lines = output.splitlines()
     for line in lines:
@@ -79,14 +79,14 @@ def results(output, driver):
     return found
 
 
-# Behind a case's name: the bytes of its commands.
+# Suffix of a case's name, for the bytes of its commands.
 BYTES = " (bytes)"
 
 
 def compare(found, allowed):
-    """The problems, one text each: what is not the same and is not allowed, and what is allowed and does not occur.
+    """Yields the problems: differences that are not allowed, and allowed differences that do not occur.
 
-    The bytes of commands have to be the same where the rest of a case's results is.
+    The bytes of a case's commands have to be equal unless the case has an allowed difference.
     """
     for case in dict.fromkeys([*found["c"], *found["rust"], *allowed]):
         if case.endswith(BYTES) and case.removesuffix(BYTES) in allowed:
@@ -111,7 +111,7 @@ def describe(what, got, wanted=None):
 
 
 def devices(text, profile=PROFILES[0]):
-    """The devices that a guest needs: a name and how the emulator takes it, one a line; the first is that of most cases."""
+    """Returns the emulator's options for a guest's devices. Each line of TEXT has a name and an option. Most cases use the first."""
     first, *others = [line.split(maxsplit=1)[1] for line in text.splitlines() if line and not line.startswith("#")]
     return [re.sub(r"\bprofile=\w+", f"profile={profile}", first), *others]
 
@@ -131,14 +131,14 @@ def run(driver, flavour, profile, case=""):
     return results(output, driver)
 
 
-# What the cases import of the selftests: the files that are not programs themselves.
+# Folder of the selftests. The cases import its files that are not programs.
 LIBRARY = suite.KSELFTEST
 
 
 def reference(flavour, profile, renew=False):
-    """The results of the C driver, which are kept: they depend on the kernel, the module, the emulator and the cases alone.
+    """Returns the results of the C driver, which are cached: they depend only on the kernel, the module, the emulator and the cases.
 
-    RENEW runs the cases again, and keeps what they give then. Results with a case that could not run are not kept.
+    RENEW runs the cases again and replaces the cached results. Results with a case that could not run are not cached.
     """
     release = toolroot.kernel(flavour)
     library = [file for file in LIBRARY.glob("*.py") if not os.access(file, os.X_OK)]
@@ -161,7 +161,7 @@ def reference(flavour, profile, renew=False):
 
 
 def run_on_debug_kernel():
-    """Runs the cases with the Rust driver on the debug kernel; returns the results, and the tally of what that has found."""
+    """Runs the cases with the Rust driver on the debug kernel; returns the results, and the tally of that kernel's checks."""
     specs = devices((FOLDER / "devices").read_text())
     command = "/efa-rs/tests/debug/run.sh ../debug/abi.sh ../debug/kernel.py"
     tally, done = suite.in_debug_guest("ABI cases rust debug", command, devices=specs)
@@ -170,7 +170,7 @@ def run_on_debug_kernel():
 
 
 def judge(name, found, case="", pages=4096, but=()):
-    """The tally of the results of both drivers, one for each case, or each that CASE names, BUT for some patterns, and that as a line."""
+    """Compares both drivers' results of all cases, or of CASE, except patterns BUT. Returns a tally by case, and a summary line."""
     for pattern in but:
         if not fnmatch.filter(found["c"], pattern):
             raise Failure(f"There is no case `{pattern}`, which is listed as one that is not compared: remove it from the list.")
@@ -194,26 +194,26 @@ def judge(name, found, case="", pages=4096, but=()):
 
 
 def diff(flavour, profile=PROFILES[0], case="", renew=False):
-    """The differential test: its tally has one result for each case, and its text is one line. RENEW is that of reference()."""
+    """Runs the differential test. Returns a tally with one result for each case, and a summary line. For RENEW see reference()."""
     c = run("c", flavour, profile, case) if case else reference(flavour, profile, renew)
     found = {"c": c, "rust": run("rust", flavour, profile, case)}
     return judge(f"abi-diff {profile}", found, case, arm64.page_size(flavour))
 
 
 def elsewhere():
-    """Patterns of the cases that the debug kernel has otherwise than Debian's, whatever the driver does."""
+    """Returns patterns of the cases whose results differ between the debug kernel and Debian's with any driver."""
     return [line for line in (FOLDER / "elsewhere.debug").read_text().splitlines() if line and not line.startswith("#")]
 
 
 def without(patterns, by_case):
-    """What there is by case, but for the cases of patterns."""
+    """Returns the entries of BY_CASE except for cases that match a pattern."""
     return {
         case: what for case, what in by_case.items() if not any(fnmatch.fnmatchcase(case.removesuffix(BYTES), name) for name in patterns)
     }
 
 
 def diff_on_debug_kernel(flavour):
-    """The same of the Rust driver on the debug kernel and the C driver on one of Debian's."""
+    """Like diff(), with the Rust driver on the debug kernel and the C driver on one of Debian's."""
     rust, tally = run_on_debug_kernel()
     found = {"c": reference(flavour, PROFILES[0]), "rust": rust}
     judged, line = judge("abi-diff debug", found, but=elsewhere())

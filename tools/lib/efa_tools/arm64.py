@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What is otherwise with arm64: the root with its kernels, compilers and QEMU, the guests' root, and their machine.
+"""Support for arm64: the root with its kernels, compilers and QEMU, the guests' root, and their virtual machine.
 
-That root is the toolroot with a layer over it, made at the first use. Modules are built by cross compilers, in it; no program of
-arm64 runs but in guests.
+The first root is the toolroot with a layer over it, which is made at the first use. Its cross compilers build modules. Programs for
+arm64 run in guests, or by qemu-user, see PROGRAMS.
 """
 
 from . import cache, namespace, steps
 
-# As choose-kernel takes them. The first is for clouds, the last has pages of 16 KiB.
+# Kernel flavours, as arguments of choose-kernel. The first is for clouds, the last has pages of 16 KiB.
 FLAVOURS = ("cloud-arm64", "arm64", "arm64-16k")
-# The file of a kernel, beside its modules.
+# File name of a kernel, in the folder of its modules.
 IMAGE = "vmlinuz"
-# The headers depend on the compiler. What libc6-dev is for, rust-kit says.
+# The headers' package depends on the compiler. rust-kit says why libc6-dev is needed.
 PACKAGES = ("qemu-system-arm", "libc6-dev-arm64-cross")
 SCRIPT = """
     set -eu
@@ -23,8 +23,8 @@ SCRIPT = """
     apt-get clean
     rm -rf /var/lib/apt/lists/*
 """
-# Over that, for what few need: Rust's library, which the emulator's tests are built with, and what runs programs of arm64 without a
-# kernel. Only unpacked: what the library depends on is for a compiler that runs on arm64.
+# A layer over that one, for rare uses: Rust's library, with which the emulator's tests are built, and qemu-user, which runs arm64
+# programs without a kernel. They are only unpacked, as the library's dependencies are for a compiler that runs on arm64.
 PROGRAMS = """
     set -eu
     cd /tmp
@@ -38,26 +38,26 @@ PROGRAMS = """
 """
 TARGET = "aarch64-unknown-linux-gnu"
 LINKER = "aarch64-linux-gnu-gcc-14"
-# Makes the guests' root.
+# The recipe of the guests' root.
 RECIPE = namespace.TOOLS / "arm64" / "userland.sh"
-# How much longer than on x86-64 tests may take: its CPU is emulated by more instructions.
+# Factor for time limits of tests: the emulation of an arm64 CPU takes more instructions than that of x86-64.
 SLOW = 3
 
 
 def is_release(release):
-    """Whether a kernel release is one of these."""
+    """Whether a kernel release is for arm64."""
     return release.endswith(tuple(f"-{flavour}" for flavour in FLAVOURS))
 
 
 def slowness(*flavours):
-    """By what time limits of tests in guests with these kernels are multiplied."""
+    """Returns the factor for time limits of tests in guests with these kernels."""
     return SLOW if set(flavours) & set(FLAVOURS) else 1
 
 
 def memory(flavour):
-    """The memory of a guest for the selftests.
+    """Returns the memory of a guest for the selftests.
 
-    With 1 GiB, 64 processes of them make a guest of arm64 thrash: for seconds it only evicts and reads again the pages of programs.
+    With 1 GiB, 64 processes of the selftests make an arm64 guest thrash: for seconds it only evicts and rereads pages of programs.
     """
     return "2G" if flavour in FLAVOURS else "1G"
 
@@ -72,10 +72,10 @@ def page_size(flavour):
 
 
 def share_queue(flavour):
-    """The entries of the queue of a virtiofs share.
+    """Returns the number of entries in the queue of a virtiofs share.
 
-    virtiofsd refuses requests of more than 1 MiB, and states that limit in pages of its host. A guest with larger pages asks for more, as
-    overlayfs does when it reads a folder. A request has no more pages than the queue has entries.
+    virtiofsd refuses requests of more than 1 MiB, and states that limit in pages of its host. A guest with larger pages sends larger
+    requests, as overlayfs does when it reads a folder. A request has at most as many pages as the queue has entries.
     """
     return 1024 if page_size(flavour) == SMALL_PAGE else 64
 
@@ -88,12 +88,12 @@ def folder(root, root_key, series):
 
 
 def programs(root, kernels):
-    """The same of the layer over the one with the KERNELS that is for programs of arm64."""
+    """Returns the folder of the layer for arm64 programs, which lies over the layer KERNELS."""
     return layer([kernels / "layer", root], cache.key(kernels.name, PROGRAMS), PROGRAMS, "what programs for arm64 take", 0.3)
 
 
 def layer(lowers, key, script, what, gigabytes):
-    """The folder of a layer over others that a script makes."""
+    """Returns the folder of a layer over LOWERS that a script makes."""
 
     def build(path):
         for part in ("layer", "work", "mount"):
@@ -107,9 +107,9 @@ def layer(lowers, key, script, what, gigabytes):
 
 
 def machine(kernel, memory, cpus, append, threads=False):
-    """A virtual machine, as qemu.machine() makes a PC.
+    """Returns QEMU's options for a virtual machine, as qemu.machine() does for a PC.
 
-    Its CPU is Graviton2's, which has pages of 16 KiB, and none of what costs TCG much.
+    Its CPU is Graviton2's, which supports pages of 16 KiB, and has no feature that is expensive under TCG.
     """
     turns = "" if threads else ",thread=single"
     return [

@@ -12,27 +12,27 @@ from . import build, cache, counts, guest, plot, size, steps, toolroot
 from .failure import Failure
 
 DRIVERS = ("rust", "c")
-# One device for objects and one for contexts: no doorbells would fit into a device with 10,000 of both. The keep-alive
-# events would interrupt what is measured.
+# One device for objects and one for contexts: a device with 10,000 of both has no room for doorbells. Keep-alive events
+# would interrupt measurements.
 DEVICES = (
     "profile=efa3,keep_alive_ms=0,max_pd=12000,max_cq=12000,max_qp=12000,max_ah=12000,max_uar=64,max_llq_size=8192"
     ",event_counters=true,max_event_counters=16,event_counter_events=1023,event_counter_max_val=4294967295",
     "profile=efa3,keep_alive_ms=0,max_pd=16,max_cq=16,max_qp=16,max_uar=12000",
 )
 TIMEOUT = 1800
-# The names of what is counted of kernel verbs begin so.
+# Prefixes of the names of kernel verbs.
 KVERBS = ("post_", "poll_")
-# Linux's C driver has no kernel verbs, Amazon's has. These are its figures, which no run writes.
+# Figures of Amazon's C driver, which has kernel verbs, unlike Linux's. No run writes them.
 AMAZON = cache.CLONE / "Documentation/bench-amazon.json"
 PROBE = "probe"
 COUNTER_READ = "read port counters"
-# A verb that is one admin command and little else, and what the names of the checksum's functions have.
+# A verb that consists mainly of one admin command, and a part of the names of the checksum's functions.
 COMMAND = "dealloc PD"
 CHECKSUM = "checksum"
 
 
 def prepare(driver, flavour, parts):
-    """Builds what a guest with a driver needs for tests/bench/verbs.py."""
+    """Prepares a guest with a driver to run tests/bench/verbs.py."""
     command = f"python3 /efa-rs/tests/bench/verbs.py /run/efa-rs/out {' '.join(parts)}"
     plugin = build.bench_plugin()
     options = guest.Options(command, driver, flavour, list(DEVICES), timeout=TIMEOUT, memory="3G", cpus=1, plugin=plugin)
@@ -40,7 +40,7 @@ def prepare(driver, flavour, parts):
 
 
 def prepare_kverbs(flavour):
-    """Builds what a guest with the Rust driver needs for tests/bench/kernel_verbs.py."""
+    """Prepares a guest with the Rust driver to run tests/bench/kernel_verbs.py."""
     client = build.bench_client(toolroot.kernel(flavour))
     return guest.prepare(
         guest.Options(
@@ -62,12 +62,12 @@ def measure(driver, run):
 
 
 def measure_kverbs(flavour):
-    """The results of the Rust driver."""
+    """Measures the kernel verbs of the Rust driver."""
     return measure("rust, kernel verbs", prepare_kverbs(flavour))
 
 
 def collect_kverbs(result):
-    """All figures of kernel verbs, by call and then by driver, of which only the Rust one is measured."""
+    """Returns the figures of kernel verbs, by call and then by driver. Only the Rust driver is measured."""
     return {
         name: {"rust": {"instructions": instructions, "in_module": result.module_instructions(name)}}
         for name, instructions in result.instructions.items()
@@ -75,7 +75,7 @@ def collect_kverbs(result):
 
 
 def amazon_figures():
-    """What was measured of Amazon's driver: its version, the kernel, and the figures by call."""
+    """Returns the recorded figures of Amazon's driver: its version, the kernel, and the figures by call."""
     return json.loads(AMAZON.read_text())
 
 
@@ -89,7 +89,7 @@ def geomean(values):
 
 
 def collect(results, parts):
-    """All figures, by what they are of and then by driver; `parts` are those of the module by driver."""
+    """Returns all figures, by subject and then by driver. `parts` are the parts of the module by driver."""
     names = [name for name in results["c"].instructions if name in results["rust"].instructions]
 
     def cost(driver, name):
@@ -119,7 +119,7 @@ def ratio(figures, reference="c"):
 
 
 def kverbs_compared(figures, amazon):
-    """The figures of kernel verbs with Amazon's beside them, of the calls that have both; none if they are of another kernel."""
+    """Returns the figures of the kernel verbs that both drivers have; none if Amazon's are from another kernel."""
     if figures["kernel"] != amazon["kernel"]:
         return {}
     theirs = amazon["kernel_verbs"]
@@ -127,7 +127,7 @@ def kverbs_compared(figures, amazon):
 
 
 def columns(rows):
-    """A table whose first column is text and whose others are numbers."""
+    """Formats a table whose first column is text and whose other columns are numbers."""
     widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
     return [
         "  ".join(
@@ -183,7 +183,7 @@ def kverbs_table(figures, amazon):
     heads = [names[driver] for driver in drivers]
     rows = [("kernel verbs, per call", *heads, *ratio_head, f"in efa.ko: {heads[0]}", *heads[1:])]
     for name, ours in figures["kernel_verbs"].items():
-        # A call that Amazon's driver was not measured with has only ours.
+        # Calls without figures of Amazon's driver show only ours.
         of = compared.get(name, ours)
         instructions, in_module = (
             [f"{of[driver][key]:,}" if driver in of else "-" for driver in drivers] for key in ("instructions", "in_module")
@@ -221,7 +221,7 @@ def summary(figures, amazon):
 
 
 def picture(figures):
-    """What the SVG shows."""
+    """Returns the panels of the SVG."""
     makes = {
         (name.split(" ", 1)[1], driver == "c"): {level: of[driver] for level, of in points.items()}
         for name, points in figures["growth"].items()
@@ -252,14 +252,14 @@ def run(flavour, folder):
 
 
 def demangled(names):
-    """The names of functions as their authors wrote them."""
+    """Demangles the names of functions."""
     command = build.in_toolroot(["c++filt"])
     output = subprocess.run(command, input="\n".join(names), capture_output=True, text=True, check=True).stdout
     return dict(zip(names, output.splitlines(), strict=True))
 
 
 def profile(flavour, verb, count):
-    """Prints where a verb spends its instructions with each driver, the largest differences first; of kernel verbs, with ours."""
+    """Prints a verb's instructions by function and driver, largest differences first. For kernel verbs, only ours are shown."""
     if verb.startswith(KVERBS):
         results = {"rust": measure_kverbs(flavour)}
     else:

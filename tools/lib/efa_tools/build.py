@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Builds the kernel modules and the emulator in the toolroot; what is built stays in the cache."""
+"""Builds the kernel modules and the emulator in the toolroot. Results stay in the cache."""
 
 import json
 import os
@@ -15,26 +15,26 @@ from .failure import Failure
 KITS = "/run/efa-rs/kit"
 BUILD = "/run/efa-rs/build"
 CARGO = "/run/efa-rs/cargo"
-# What bindgen makes of the headers for a module, which is kept beside that.
+# bindgen's output for a module, which is kept beside the module.
 BINDINGS = "bindings_generated.rs"
 KERNEL = "/run/efa-rs/kernel"
-# How much builds give way to what runs beside them.
+# Niceness of builds, by which guests and devices take precedence.
 NICE = "5"
 
 
 def in_toolroot(command, binds=(), environment=None, release=None):
-    """The command line that runs COMMAND in the toolroot, where the clone is at /efa-rs; with what a kernel RELEASE takes."""
+    """Returns the command line that runs COMMAND in the toolroot, or the root for a kernel RELEASE. The clone is at /efa-rs."""
     root = toolroot.root_of(release) if release else toolroot.root()
     return namespace.enter(root, command, [(cache.CLONE, "/efa-rs", "ro"), *binds], environment)
 
 
 def building(command, *arguments, **options):
-    """The same for a build, which leaves the CPUs to guests and devices."""
+    """Like in_toolroot(), for a build, which runs with lower priority than guests and devices."""
     return in_toolroot(["nice", "-n", NICE, *command], *arguments, **options)
 
 
 def kit(release):
-    """The folder with what modules for a kernel of the toolroot are built against, which is at KITS in there."""
+    """Returns the folder of the build directory for modules of a kernel, which is mounted at KITS in the toolroot."""
     flavour = toolroot.flavour_of(release)
     if flavour == toolroot.DEBUG:
         return debug_kernel.folder(KITS)
@@ -56,7 +56,7 @@ def module(driver, release):
 
 
 def image(release):
-    """A kernel: its file in the toolroot, and what has to be mounted there for that."""
+    """Returns the path of a kernel in the toolroot, and the mounts that it requires."""
     if toolroot.flavour_of(release) == toolroot.DEBUG:
         return f"{KITS}/{release}/vmlinuz", [(kit(release), KITS, "ro")]
     if arm64.is_release(release):
@@ -64,13 +64,13 @@ def image(release):
     return f"{KERNEL}/vmlinux", [(unpacked_kernel(release), KERNEL, "ro")]
 
 
-# Of a bzImage's header, by Documentation/arch/x86/boot.rst: the offset of the number of setup sectors, and that of the compressed
-# kernel's offset and length. The last bytes of the compressed kernel are its uncompressed length.
+# Layout of a bzImage, by Documentation/arch/x86/boot.rst. SETUP_SECTS: offset of the number of setup sectors. PAYLOAD: offset of the
+# payload's offset and length. LENGTH: bytes of the uncompressed length at the payload's end.
 SETUP_SECTS, PAYLOAD, SECTOR, LENGTH = 0x1F1, 0x248, 512, 4
 
 
 def unpacked_kernel(release):
-    """The folder with a kernel as QEMU can start it by itself: to have it unpacked in a guest, by an emulated CPU, takes a second."""
+    """Returns the folder with a kernel that QEMU can start uncompressed: decompression by an emulated CPU takes a second."""
 
     def build(path):
         path.mkdir()
@@ -87,12 +87,12 @@ def unpacked_kernel(release):
 
 
 def modules(release):
-    """The folder with a kernel's own modules, if the toolroot has none of it."""
+    """Returns the folder with a kernel's own modules, if they are not in the toolroot."""
     return kit(release) / release / "lib/modules" / release if toolroot.flavour_of(release) == toolroot.DEBUG else None
 
 
 def compiler(release):
-    """The options of make that choose the compiler that a kernel was built with."""
+    """Returns the options of make that select the compiler of a kernel."""
     return ["LLVM=-19"] if toolroot.flavour_of(release) == toolroot.DEBUG else []
 
 
@@ -103,23 +103,23 @@ def make_module(release, target="modules", *options):
 
 
 def rust_module(release, *options, variant=""):
-    """Builds a copy of efa_rs/, again only what has changed since the last time."""
+    """Builds a copy of efa_rs/ incrementally."""
     if not (cache.CLONE / "efa_rs" / "Kbuild").exists():
         raise Failure("efa_rs/Kbuild is missing: this clone has no Rust module to build; use --driver c or none.")
     return build_folder("efa_rs", "rust", release, options, variant, "efa.ko")
 
 
 def module_without_kverbs(release):
-    """Builds the driver without what clients in the kernel need."""
+    """Builds the driver without the parts for clients in the kernel."""
     return rust_module(release, "KVERBS=0", variant="-no-kverbs")
 
 
-# The folders of samples/, each of which is a module of its name: a provider, and a client.
+# Folders of samples/, each with a module of the same name: a provider, and a client.
 SAMPLES = ("null_rdma", "rdma_exchange")
 
 
 def sample(name, release, *options, variant=""):
-    """Builds a copy of a sample, with what its links lead to, likewise."""
+    """Builds a copy of a sample incrementally, with the targets of its links."""
     return build_folder(f"samples/{name}", name, release, options, variant, f"{name}.ko")
 
 
@@ -134,12 +134,12 @@ def bench_client(release):
 
 
 def build_folder(source, name, release, options, variant, file):
-    """Builds a module of the clone's folder SOURCE, unless one of the same sources is there; returns its FILE."""
+    """Builds a module of the clone's folder SOURCE, unless the cache has one of the same sources; returns its FILE."""
     flavour = toolroot.flavour_of(release)
     kit_folder = kit(release)
     folder = cache.clone_folder("module", f"{name}-{release}{variant}-{kit_folder.name}")
     cache.require_space(0.2, "a kernel module")
-    # What was being written when a build was killed is newer than its sources, and incomplete.
+    # A file that a killed build was writing is newer than its sources, and incomplete. So the next build starts from scratch.
     script = f"""
         [ ! -e {BUILD}/interrupted ] || rm -rf {BUILD}/module
         : >{BUILD}/interrupted
@@ -182,13 +182,13 @@ def c_module(release):
 
 
 def cargo_home():
-    """What has to be mounted for cargo: a home that all clones share, which knows of the host's registries."""
+    """Returns the mounts for cargo: a home that all clones share, and the host's configuration of registries."""
     home = Path(os.environ.get("CARGO_HOME") or Path.home() / ".cargo")
     configuration = [(file, f"{CARGO}/config.toml", "ro") for file in (home / "config.toml", home / "config") if file.is_file()]
     return [(cache.folder("cargo"), CARGO, "rw"), *configuration[:1]]
 
 
-# The linker. Building the emulator's tests takes 410 s of CPU with it, and 457 with GNU's.
+# The linker. Building the emulator's tests takes 410 s of CPU time with lld, and 457 s with GNU ld.
 LINKER = {
     "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER": "clang-19",
     "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS": "-Clink-arg=--ld-path=/usr/bin/ld.lld-19",
@@ -196,7 +196,7 @@ LINKER = {
 
 
 def cargo(log, what, *arguments, after=(), manifest="Cargo.toml", environment=None, root=None):
-    """Runs the toolroot's cargo, or that of another ROOT, on the workspace emulator/; AFTER is what follows cargo's own arguments."""
+    """Runs the toolroot's cargo, or that of another ROOT, on the workspace emulator/. AFTER follows cargo's own arguments."""
     binds = [(cache.clone_folder("emulator"), BUILD, "rw"), *cargo_home()]
     # The root of another architecture has no such linker.
     linker = {} if root else LINKER
@@ -210,13 +210,13 @@ def host(log, what, *arguments, after=(), manifest="Cargo.toml", environment=Non
     bindings = rust_module(toolroot.kernel(toolroot.FLAVOURS[0])).parent / BINDINGS
     inside = f"/run/efa-rs/{BINDINGS}"
     binds = [(cache.clone_folder("host"), BUILD, "rw"), (bindings, inside, "ro"), *cargo_home()]
-    # As the kernel's build does for the language features of its crates.
+    # RUSTC_BOOTSTRAP enables unstable language features, as in the kernel's build.
     fixed = {"CARGO_HOME": CARGO, "CARGO_TARGET_DIR": f"{BUILD}/target", "EFA_BINDINGS": inside, "RUSTC_BOOTSTRAP": "1", **LINKER}
     command = ["cargo", *arguments, "--locked", "--manifest-path", f"/efa-rs/host/{manifest}", *after]
     steps.run(building(command, binds, {**fixed, **(environment or {})}), log, what)
 
 
-# The newest that the toolroot's rustc can build.
+# The newest version that the toolroot's rustc can build.
 CARGO_DENY = "0.18.3"
 
 
@@ -243,7 +243,7 @@ def deny(log, what, *arguments):
     steps.run(in_toolroot(command, binds, {"CARGO_HOME": CARGO}), log, what)
 
 
-# What tells libFuzzer which code an input reaches. No option of rustc's that only a nightly has.
+# Instrumentation by which libFuzzer sees the code that an input reaches. It uses no option that only a nightly rustc has.
 COVERAGE = (
     "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters"
     " -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing -Ccodegen-units=1"
@@ -251,7 +251,7 @@ COVERAGE = (
 
 
 def fuzz(log, target, seconds):
-    """Builds a fuzz target and runs it for so long; what it has found is kept for the next time."""
+    """Builds a fuzz target and runs it for SECONDS. The corpus is kept for the next run."""
     triple = "x86_64-unknown-linux-gnu"
     arguments = ("build", "--release", "--bin", target, "--target", triple)
     environment = {"RUSTFLAGS": COVERAGE, "CXX": "clang++-19", "CARGO_TARGET_DIR": f"{BUILD}/fuzz"}
@@ -271,7 +271,7 @@ def has_nightly():
     try:
         return subprocess.run(["cargo", "+nightly", "--version"], capture_output=True, check=False).returncode == 0
     except OSError:
-        # There is no cargo, or it is another user's.
+        # There is no cargo, or it belongs to another user.
         return False
 
 
@@ -284,19 +284,19 @@ def nightly(log, flags, *arguments):
 
 
 def cargo_lock(what):
-    """For a build of a kind that cargo keeps in a folder of its own. It has a lock too, but would wait for it without a word."""
+    """Locks the folder of one kind of build. cargo has a lock of its own, but waits for it without a message."""
     return cache.lock(f"emulator-{what}-{cache.key(str(cache.CLONE))}")
 
 
 def emulator(release=False):
-    """Builds the emulator, as host tests use it or for a RELEASE, which takes minutes more; returns its program."""
+    """Builds the emulator as for host tests, or for a RELEASE, which takes minutes longer; returns its program."""
     if not (cache.CLONE / "emulator" / "Cargo.toml").exists():
         raise Failure("emulator/Cargo.toml is missing: this clone has no emulator to build.")
     cache.require_space(1, "the emulator")
 
     def build():
         with cargo_lock(profile), steps.step("emulator") as log:
-            # Of the whole workspace, so that the features of its dependencies are those of the tests.
+            # The whole workspace, so that its dependencies have the same features as in the tests.
             cargo(log, "Building the emulator", "build", "--workspace", "--bins", *["--release"] * release)
         return [cache.clone_folder("emulator") / "target" / profile / "efa-emu"]
 
@@ -305,7 +305,7 @@ def emulator(release=False):
 
 
 INSTALLED = "/run/efa-rs/installed"
-# The installed program prints its version, and serves a device until a signal ends it and its sockets are removed.
+# Test of the installed program: it prints its version, serves a device until a signal, and then removes its sockets.
 INSTALLED_WORKS = f"""
     PATH={INSTALLED}/bin:$PATH
     cd $(mktemp -d)
@@ -324,7 +324,7 @@ INSTALLED_WORKS = f"""
 
 
 def cargo_install():
-    """Installs the emulator as its guide says, without network, and tries what is installed. It has fewer features than a workspace."""
+    """Installs the emulator as in its guide, without network, and tests it. The build has fewer features than that of a workspace."""
     with tempfile.TemporaryDirectory() as folder, cargo_lock("release"), steps.step("cargo install") as log:
         binds = [(cache.clone_folder("emulator"), BUILD, "rw"), (folder, INSTALLED, "rw"), *cargo_home()]
         environment = {"CARGO_HOME": CARGO, "CARGO_TARGET_DIR": f"{BUILD}/target"}
@@ -334,8 +334,8 @@ def cargo_install():
 
 
 def dissection(log):
-    """Has Wireshark show a capture of the emulator's, and looks at what it shows. It loads no scripts for root."""
-    # With the features that the host tests build it with: it is there already.
+    """Checks how Wireshark shows a capture of the emulator. tshark runs as another user, as it loads no scripts for root."""
+    # The features are those of the host tests, so that it is built already.
     arguments = ("test", "--workspace", "--test", "observe")
     with cargo_lock("debug"):
         cargo(log, "Building the emulator", "build", "--workspace", "--bin", "efa-emu")
@@ -352,9 +352,9 @@ def dissection(log):
 
 
 def foreign_tests():
-    """Builds the emulator's tests for arm64; returns the folder that is BUILD for them, and the command of each."""
+    """Builds the emulator's tests for arm64; returns the folder to mount at BUILD, and the command of each test program."""
     name = arm64.TARGET.upper().replace("-", "_")
-    # Without any optimisation they take several times as long on a CPU that is emulated.
+    # Unoptimised tests take several times as long on an emulated CPU.
     environment = {f"CARGO_TARGET_{name}_LINKER": arm64.LINKER, "CARGO_PROFILE_DEV_OPT_LEVEL": "1"}
     arguments = (
         *("test", "--workspace", "--no-run", "--target", arm64.TARGET),
@@ -386,18 +386,18 @@ def simulation():
 
 
 def run_in_toolroot(program, *arguments):
-    """Runs a program that was built in the toolroot; returns what it prints."""
+    """Runs a program that was built in the toolroot; returns its output."""
     return run_of_folder(program.parent, program.name, *arguments)
 
 
 def run_of_folder(folder, program, *arguments):
-    """Runs one of the programs in a folder, which were built in the toolroot; returns what it prints."""
+    """Runs a program of a folder in which programs were built in the toolroot; returns its output."""
     command = in_toolroot([f"{BUILD}/{program}", *arguments], [(folder, BUILD, "ro")])
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def bench_program(name, output, *options):
-    """Builds a file of tests/bench for the host; returns what was built."""
+    """Builds a file of tests/bench for the host; returns the result's path."""
     source = cache.CLONE / "tests" / "bench" / name
     folder = cache.folder("bench-program") / cache.key(toolroot.key(), source)
 

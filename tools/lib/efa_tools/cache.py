@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """The cache folder: its entries, their locks, and its free space.
 
-Whatever is found under its final name is complete: it is made under another name, by one process at a time, and
-renamed.
+An entry is complete under its final name: one process at a time makes it under another name, and renames it.
 """
 
 import contextlib
@@ -22,7 +21,7 @@ CLONE = Path(__file__).resolve().parents[3]
 
 
 def folder(*parts):
-    """The cache folder, or a folder in it, which is made if need be."""
+    """Returns the cache folder, or a folder in it, which is created if it does not exist."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     path = base.absolute().joinpath("efa-rs", *parts)
     try:
@@ -33,16 +32,16 @@ def folder(*parts):
 
 
 def clone():
-    """The folder in which this clone builds, which stays for as long as this process lives."""
+    """Returns the folder of this clone's builds, which is kept while this process lives."""
     return claim(folder("clone"), CLONE)
 
 
 @functools.cache
 def claim(clones, owner):
-    """The folder in CLONES of the clone that is at OWNER.
+    """Returns the folder in CLONES of the clone at the path OWNER.
 
-    Folders of deleted clones are removed. A new clone takes over the newest of them, with what does not depend on its sources:
-    third-party crates, and the corpora of fuzzing.
+    Folders of deleted clones are removed. A new clone takes over the newest of them, without the parts that depend on sources:
+    third-party crates and the corpora of fuzzing remain.
     """
     path = clones / key(str(owner))
     with lock("clones"):
@@ -60,14 +59,14 @@ def claim(clones, owner):
     return path
 
 
-# In the folder of a clone: where that is.
+# File in the folder of a clone with the clone's path.
 OWNER = "path"
-# Days after which the folder of a clone that has no such file is that of one that is gone.
+# Days after which a folder without that file counts as that of a deleted clone.
 FORGOTTEN = 3
 
 
 def is_of_none(path):
-    """Whether the clone is gone that a folder is of."""
+    """Whether the clone of a folder is deleted."""
     try:
         return not Path((path / OWNER).read_text().strip()).exists()
     except OSError:
@@ -75,9 +74,9 @@ def is_of_none(path):
 
 
 def strip(path):
-    """Leaves only what does not depend on the clone that a folder was of.
+    """Removes all parts of a folder that depend on its clone.
 
-    By the times of files, what is built of one clone's sources is up to date for another's, whose files are older.
+    By file times, build results of one clone would count as up to date for another clone whose files are older.
     """
     for part in path.iterdir():
         if part.name not in ("emulator", "nightly"):
@@ -89,13 +88,13 @@ def strip(path):
 
 
 def crates():
-    """The names of the crates that are ours."""
+    """Returns the names of this project's crates."""
     manifests = [CLONE / "emulator" / "fuzz" / "Cargo.toml", *(CLONE / "emulator").glob("*/Cargo.toml")]
     return {tomllib.loads(file.read_text())["package"]["name"] for file in manifests if file.exists()}
 
 
 def clone_folder(*parts):
-    """A folder in that of what this clone builds."""
+    """Returns a folder in that of this clone's builds, which is created if it does not exist."""
     path = clone().joinpath(*parts)
     path.mkdir(parents=True, exist_ok=True)
     return path
@@ -115,7 +114,7 @@ def key(*parts):
 
 
 def write(path, text):
-    """Writes a file of which another process sees all or nothing."""
+    """Writes a file atomically: another process sees all of it or nothing."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     temporary.write_text(text)
     temporary.rename(path)
@@ -123,7 +122,7 @@ def write(path, text):
 
 @contextlib.contextmanager
 def lock(name):
-    """Lets one process at a time make what NAME stands for."""
+    """Holds the lock NAME, which one process at a time can have."""
     with open(folder("locks") / name, "w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -134,14 +133,14 @@ def lock(name):
 
 
 def use(path):
-    """Keeps a folder from discard() for as long as this process lives."""
+    """Protects a folder from discard() while this process lives."""
     # Never closed: the end of the process releases the lock.
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
 
 
 def alone_with(path):
-    """A descriptor of a folder that no other process uses, until it is closed; none if there is another, or no folder."""
+    """Returns a descriptor that locks a folder until it is closed; None if another process uses the folder, or it does not exist."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     except FileNotFoundError:
@@ -155,7 +154,7 @@ def alone_with(path):
 
 
 def in_use(path):
-    """Whether a process keeps a folder by use()."""
+    """Whether a process protects a folder by use()."""
     if (descriptor := alone_with(path)) is None:
         return True
     os.close(descriptor)
@@ -172,7 +171,7 @@ def discard(path):
 
 
 def require_space(gigabytes, what):
-    """Fails unless there is room for what is about to be made."""
+    """Fails unless the disk has room for WHAT, which needs that many GIGABYTES."""
     free = shutil.disk_usage(folder()).free / 1e9
     if free < gigabytes:
         raise Failure(
@@ -182,9 +181,9 @@ def require_space(gigabytes, what):
 
 
 def make(path, what, gigabytes, build):
-    """Returns PATH, made by build(temporary path) if it is not there.
+    """Returns PATH, which build(temporary path) makes if it does not exist.
 
-    A killed build leaves only the temporary one, a failed one nothing.
+    A killed build leaves only the temporary path, and a failed build leaves nothing.
     """
     if path.exists():
         return path
@@ -199,7 +198,7 @@ def make(path, what, gigabytes, build):
             build(temporary)
             temporary.rename(path)
         except Exception:
-            # It may have filled the disk.
+            # The failed build may have filled the disk.
             namespace.remove(temporary)
             raise
     return path

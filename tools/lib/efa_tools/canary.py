@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""make canary: the Rust kit and the module for the newest kernel that Debian has anywhere, and what has changed in the kernel crate.
+"""make canary: the Rust kit and the module for the newest kernel in any suite of Debian, and the changes of the kernel crate.
 
 Kernel, headers, source and the compilers that they were built with are a layer over the toolroot, made at the first use of each.
 """
@@ -12,7 +12,7 @@ from .failure import Failure, match_in
 from .tally import Tally
 
 FLAVOUR = "cloud-amd64"
-# Where Debian has kernels before backports has them; the compilers are those of the last.
+# Debian's suites that get kernels before backports. The compilers are those of the last one.
 SUITES = ("experimental", "sid")
 SOURCES = f"""
     set -eu
@@ -22,7 +22,7 @@ SOURCES = f"""
     done >/etc/apt/sources.list.d/canary.list
     apt-get update
 """
-# The version of the toolroot's kernel, and the newest of those that there are: of a suite, or anywhere.
+# Prints the version of the toolroot's kernel, and the newest version in a suite or in all of them.
 LOOK = """
     newest=0
     for version in $(apt-cache madison linux-headers-{flavour} | grep -F {suite} | cut -d '|' -f 2); do
@@ -33,8 +33,8 @@ LOOK = """
     echo "ours is $ours"
     echo "newest is $newest"
 """
-# A kernel needs the compilers that built it. Of Rust it is the very same one; of C, and of binutils, what Debian has by now, of which the
-# configuration is told: the module is not loaded.
+# A build needs exactly the rustc that built the kernel. C compiler and binutils are Debian's present ones, whose versions are set in the
+# configuration. This suffices, as the module is not loaded.
 INSTALL = """
     printf 'Package: linux-*\\nPin: version %s\\nPin-Priority: 1001\\n' {version} >/etc/apt/preferences.d/canary
     install="apt-get install --yes --no-install-recommends --allow-downgrades -t {compilers}"
@@ -63,7 +63,7 @@ INSTALL = """
     apt-get clean
     rm -rf /var/lib/apt/lists/*
 """
-# Of a source what the crate is, and what says how names of C become names of its module bindings.
+# Extracts the kernel crate and bindgen's options, which determine the names in its module bindings.
 PARAMETERS = "rust/bindgen_parameters"
 UNPACK = f"tar -x -f {{source}} -C {{folder}} --strip-components=1 --wildcards 'linux-*/rust/kernel/*' 'linux-*/{PARAMETERS}'"
 WORK = "/run/efa-rs/canary"
@@ -71,7 +71,7 @@ COPY = "rsync --recursive --copy-links --times --perms --exclude-from=/efa-rs/.g
 
 
 def run(suite_name=""):
-    """Builds for the newest kernel, or that of a suite, and shows what has changed; returns the tally. One at a time."""
+    """Builds for the newest kernel, or that of a suite, and prints the changes; returns the tally. One process at a time runs it."""
     with cache.lock("canary"):
         ours, newest, newer = look(suite_name)
         if newer or suite_name:
@@ -93,7 +93,7 @@ def build_for(newest):
 
 
 def look(suite_name):
-    """The versions of our kernel and of the newest one, or that of a suite, and whether that is newer."""
+    """Returns the versions of our kernel and of the newest kernel, of a suite or of all, and whether the latter is newer."""
     path = cache.folder("canary", "look")
     script = SOURCES + LOOK.format(
         flavour=FLAVOUR, ours=toolroot.kernel(FLAVOUR), suite=shlex.quote(f"{suite_name}/" if suite_name else "")
@@ -133,13 +133,13 @@ def install(version):
 
 
 def enter(path, command, binds=()):
-    """The command line that runs COMMAND where the kernel is."""
+    """Returns the command line that runs COMMAND in the root with the kernel."""
     overlay = namespace.Overlay([path / "layer", toolroot.root()], path / "mount")
     return namespace.enter(overlay, command, [(cache.CLONE, "/efa-rs", "ro"), *binds])
 
 
 def build_module(path, release):
-    """Makes the kit and the module, as for any kernel; neither is kept."""
+    """Builds the kit and the module, as for any kernel; neither is kept."""
     work = path / "build"
     namespace.remove(work)
     (work / "tmp").mkdir(parents=True)
@@ -156,7 +156,7 @@ def build_module(path, release):
 
 
 def changes(path, release):
-    """The lines that tell what has changed in the kernel crate since the toolroot's kernel."""
+    """Returns lines that list the changes of the kernel crate since the toolroot's kernel."""
     ours = toolroot.kernel(FLAVOUR)
     old = files(path, ours, lambda command, binds: namespace.enter(toolroot.root(), command, binds))
     new = files(path, release, lambda command, binds: enter(path, command, binds))
@@ -166,7 +166,7 @@ def changes(path, release):
 
 
 def files(path, release, enter):
-    """The texts of a release's kernel crate by name; enter(command, binds) is the command line where its source is."""
+    """Returns the files of a release's kernel crate by name. enter(command, binds) is the command line in the root with its source."""
     folder = path / "crate"
     namespace.remove(folder)
     folder.mkdir()

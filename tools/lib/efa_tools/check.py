@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""make check and make check-all: all tests and checks, as many at a time as the machine has room for, added up in one line."""
+"""make check and make check-all: all tests and checks, in parallel as far as the machine allows, with a summary line."""
 
 import functools
 import os
@@ -45,7 +45,7 @@ def lint():
         Job("shellcheck", source_checks.shellcheck, 2),
         Job("codespell", source_checks.codespell, 2),
         Job("checkpatch", source_checks.checkpatch, 5),
-        # Both are built in one folder, of which cargo lets one have the lock.
+        # clippy and the tests are built in one folder, which cargo locks.
         Job("clippy of the emulator", source_checks.clippy_emulator, 60, after=("host tests",), cores=2),
         Job("clippy of the driver as a program", source_checks.clippy_driver, 40, after=("host tests of the driver",), cores=2),
         Job("clippy of the samples", source_checks.clippy_samples, 20),
@@ -71,7 +71,7 @@ def module(driver, flavour):
 
 
 def guest_job(name, run, seconds, driver, flavour, **options):
-    """A job that boots guests: what those need is built by others."""
+    """A job that boots guests. Other jobs build the emulator and the module."""
     return Job(name, run, seconds, after=(EMULATOR, module_name(driver, flavour)), **options)
 
 
@@ -81,24 +81,24 @@ def kselftest(driver, flavour):
 
 
 def kselftest_timeouts(driver, flavour):
-    """Those that wait until the driver gives up a device that does not answer."""
+    """The selftests that wait until the driver gives up a device that does not answer."""
     run = functools.partial(suite.kselftest, driver, flavour, "run_slow")
     return guest_job(f"kselftest {driver} {flavour} timeouts", run, 300, driver, flavour)
 
 
 def smoke(flavour):
-    """What tells whether Linux's own driver still runs on the emulated device."""
+    """A smoke test of Linux's own driver on the emulated device."""
     run = functools.partial(suite.kselftest_part, "c", flavour, "probe,ucontext_pd")
     return guest_job(f"kselftest c {flavour} smoke", run, 40, "c", flavour)
 
 
 def part(name, *chosen):
-    """The name of a part of what NAME is: with what was chosen of it, by which --failed finds it again."""
+    """Returns the name of a part of NAME, which includes the choices, so that --failed finds it again."""
     return " ".join([name, *filter(None, chosen)])
 
 
 def kselftests(driver, flavour, program="", case=""):
-    """All of them, or a program, or some test cases of each program or of one."""
+    """Jobs for all selftests, or for one program, or for some test cases of each program or of one."""
     name = part(f"kselftest {driver} {flavour}", program, case)
     if case and not program:
         program = ",".join(file.removesuffix(".py") for file in suite.all_programs())
@@ -159,13 +159,13 @@ def guides(flavour):
 
 
 def abi_diff(flavour, renew=False):
-    """The C driver's results are kept. RENEW has it run again."""
+    """Compares the ABI of both drivers. The C driver's results are cached, and RENEW measures them again."""
     diff = functools.partial(abi.diff, renew=renew)
     return abi_job(f"abi-diff {flavour}", diff, flavour, 220 if renew else 110, flavour)
 
 
 def abi_diffs(flavour, profiles, case=""):
-    """All of make abi-diff: of each profile a job, which prints its line."""
+    """All of make abi-diff: one job for each profile, which prints its summary line."""
     return [abi_diff_of(profile, flavour, case) for profile in dict.fromkeys(profiles)]
 
 
@@ -197,15 +197,15 @@ def debug(driver, at_once):
 
 
 def check_debug(driver):
-    """All that there is for the debug kernel. The C driver is what the ABI of the other is compared with."""
+    """All jobs for the debug kernel. The ABI is checked for the Rust driver only, by comparison with the C driver's."""
     ours = [abi_diff_debug(toolroot.FLAVOURS[0]), kverbs(toolroot.DEBUG), sample("rdma_exchange", toolroot.DEBUG)]
     return [debug(driver, at_once) for at_once in (False, True)] + ours * (driver == "rust")
 
 
 def fast(renew=False):
-    """make check, which CI runs: the Rust driver on one kernel, and Linux's own as a smoke test.
+    """make check, which CI runs: the Rust driver on one kernel, and a smoke test of Linux's own.
 
-    RENEW has the C driver run the ABI cases, though its results are kept.
+    RENEW runs the ABI cases with the C driver again, although its results are cached.
     """
     cloud = toolroot.FLAVOURS[0]
     return [
@@ -257,14 +257,14 @@ def everything():
 
 
 def packages():
-    """The driver's packages are built, and lintian and rpmlint find nothing."""
+    """Builds the driver's packages, and checks them with lintian and rpmlint."""
     tally = verdict.attempt("Debian package", package.deb)
     tally += verdict.attempt("RPM", package.rpm)
     return tally
 
 
 def life_jobs(driver, flavour, rounds=None, chosen=(), measured=False):
-    """Those with limits of time have the machine for themselves."""
+    """Jobs of tests/life. Those with limits of time have the machine for themselves."""
     needs = (EMULATOR, module_name(driver, flavour))
     return [life_job(job, needs) for job in life.jobs(driver, flavour, rounds, chosen, measured)]
 
@@ -280,12 +280,12 @@ def life_job(job, needs):
 
 
 def attack(seconds=2, rounds=None):
-    # It counts the milliseconds that bystanders wait, and so has a machine of two cores for itself.
+    # The test measures the milliseconds that other clients wait, so it has a machine of two cores for itself.
     return Job("attacks", lambda: host_tests.attack(seconds, rounds), 40, cores=2, timed=True)
 
 
 def disturbed(count, seed, runs, load):
-    """Each has the machine for itself: the one counts the processes that are left, the other makes it busy."""
+    """Each job has the machine for itself: the first counts leftover processes, the second loads the CPUs."""
     needs = (EMULATOR, module_name("rust", toolroot.FLAVOURS[0]))
     kills = Job("kills", lambda: disturb.kills(count, seed), 10 * count, after=needs, cores=2, timed=True)
     busy = Job("runs on a busy host", lambda: disturb.busy(runs, load), 270 * runs, after=(*needs, kills.name), cores=2, timed=True)
@@ -297,13 +297,13 @@ def cargo_install():
 
 
 def upstream_series():
-    """One tree is for both."""
+    """Jobs of make upstream, one after the other, as they share a source tree."""
     patches = Job("patches for Linux", upstream.check, 1500, cores=2)
     return [patches, Job("tests in Linux", upstream.test, 400, after=(patches.name,), cores=2)]
 
 
 def guarded(job, run):
-    """A job that cannot run has failed. RUN is what it is a part of, where it is measured."""
+    """Runs a job, and measures it as a part of the span RUN. A job that cannot run has failed."""
     with times.measured(job.name, run) as span:
         try:
             tally = job.run()
@@ -323,10 +323,10 @@ def added(tallies):
 
 
 def run(jobs, name="", report=None, command=""):
-    """Runs jobs, as many at a time as there is room for; returns their tally.
+    """Runs jobs in parallel, as far as the machine allows; returns their tally.
 
-    How long each took is shown at the end, and kept under the name of the suite, NAME, with its result and the COMMAND. The last line of
-    the output says how many tests passed. REPORT is a file for JUnit's XML.
+    The times of jobs are shown at the end, and saved under the suite's NAME with the result and the COMMAND. The last line of the output
+    has the number of passed tests. REPORT is a file for JUnit's XML.
     """
     before, begun = processes.used_by_all(), times.head()
     ended = []
@@ -344,7 +344,7 @@ def run(jobs, name="", report=None, command=""):
         times.save(over, name, added(ended), of_others(), command, begun, interrupted=True)
 
     with times.measured(name) as span, interrupt.last(save_what_is_over):
-        # Before jobs ask for them at the same time.
+        # Made here, before several jobs need them at the same time.
         toolroot.root()
         cache.clone()
         schedule.learn(jobs, times.load(name))

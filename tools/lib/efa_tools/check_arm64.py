@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""make check-arm64: what there is for arm64, whose guests are emulated on any host."""
+"""make check-arm64: all tests for arm64, whose guests are emulated on any host."""
 
 from . import abi, arm64, build, check, host_tests, package, suite, toolroot, verdict
 from .schedule import Job
 
 CLOUD, STOCK, LARGE_PAGES = arm64.FLAVOURS
-# The C driver on 4 KiB pages, for its column of kselftest's differences; on 16 KiB pages abi-diff has it.
+# The C driver runs with 4 KiB pages, for its column in kselftest's differences.md. abi-diff covers it with 16 KiB pages.
 KSELFTESTS = (("rust", LARGE_PAGES), ("rust", CLOUD), ("c", CLOUD))
 # One guest of each architecture on one network.
 MIXED = "interop rust amd64 and arm64"
@@ -39,7 +39,7 @@ def between(driver, flavour):
 
 
 def mixed():
-    """Contents between an x86-64 guest and one of arm64, which both send and receive."""
+    """Contents between an x86-64 guest and an arm64 guest, which both send and receive."""
     return suite.between_guests(MIXED, 2, ["short", "contents"], "rust", toolroot.FLAVOURS[0], others=CLOUD)
 
 

@@ -43,7 +43,7 @@ from .schedule import Job
 
 
 def guarded(main):
-    """Turns a failure, also one of the system, into its sentence and exit status 1. For Ctrl-C see interrupt.py."""
+    """Prints a Failure or an OSError as a sentence, and returns exit status 1 then. For Ctrl-C see interrupt.py."""
 
     @functools.wraps(main)
     def wrapper():
@@ -71,7 +71,7 @@ def size(text):
 
 
 def add_part(parser, what):
-    """The options that choose one thing of many."""
+    """Adds the options that select a part of a suite."""
     parser.add_argument("--program", default="", metavar="NAME", help=f"only this: {what}")
     parser.add_argument("--case", default="", metavar="PATTERN", help="only test cases that are named like this, such as 'create_qp*'")
 
@@ -95,7 +95,7 @@ def add_userland(parser):
 
 
 def add_guests(parser, guests=1):
-    """What guests are."""
+    """Adds the options that describe guests."""
     add_combination(parser, ("rust", "c", "none"))
     text = "the kernel is Debian's for clouds, of this architecture"
     parser.add_argument("--arch", dest="flavour", type=cloud_flavour, metavar="amd64|arm64", help=text)
@@ -138,7 +138,7 @@ def add_guests(parser, guests=1):
 
 
 def guest_options(arguments, **more):
-    """The options that were given."""
+    """Returns the options of guests on the command line, with MORE."""
     userland.require(arguments.userland)
     options = guest.Options(**{"guesses": False, **vars(arguments), **more})
     for file in (options.emulator, options.module, options.scenario):
@@ -151,7 +151,7 @@ def guest_options(arguments, **more):
 
 @guarded
 def vm():
-    """The first word can be one of VM_COMMANDS: else it is of a command for guests, or an option."""
+    """Runs a command of VM_COMMANDS if the first word is one. Otherwise the words are options and a command for guests."""
     first = sys.argv[1:2]
     return VM_COMMANDS[first[0]](sys.argv[2:]) if first and first[0] in VM_COMMANDS else boot()
 
@@ -275,7 +275,7 @@ def build_command():
 
 
 def those_that_failed(jobs, name):
-    """Those of the jobs that failed in the last run of the suite NAME."""
+    """Returns the jobs that failed in the last run of the suite NAME."""
     failed = times.failed(name)
     if not failed:
         raise Failure(f"Nothing failed in the last run of {name}: leave --failed out to run all of it.")
@@ -389,7 +389,7 @@ def check_parser():
 
 
 def jobs_of(arguments):
-    """What a suite does."""
+    """Returns the jobs of a suite."""
     match arguments.suite:
         case "abi-diff":
             return check.abi_diffs(arguments.flavour, arguments.profile or abi.PROFILES, arguments.case)
@@ -467,7 +467,7 @@ def jobs_of(arguments):
 
 
 def command_of(suites, arguments):
-    """The suite and those of its options that are not the defaults, as words: what a result is of."""
+    """Returns the suite's name and non-default options, which identify a result."""
     name = arguments.suite or "check"
     words = [name]
     for option, default in vars(suites[name].parse_args([])).items():
@@ -478,7 +478,7 @@ def command_of(suites, arguments):
 
 
 def run_suite(suites, arguments):
-    """Runs what the arguments say; returns the tally."""
+    """Runs the suite that the arguments select; returns the tally."""
     jobs, name = jobs_of(arguments), arguments.suite or "check"
     if getattr(arguments, "failed", False):
         jobs = those_that_failed(jobs, name)
@@ -497,7 +497,7 @@ def check_command():
     def do(words):
         chosen = parser.parse_args(words)
         if chosen.junit:
-            # One for each.
+            # A file for each suite.
             chosen.junit = chosen.junit.with_stem("-".join([chosen.junit.stem, *(word.strip("-") for word in words)]))
         return run_suite(suites, chosen)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Finds what a healthy kernel does not say in a guest's console log."""
+"""Finds messages in a guest's console log that a healthy kernel does not print."""
 
 import re
 
@@ -7,7 +7,7 @@ TROUBLE = re.compile(
     r"\bBUG: |\bWARNING: |\bOops\b|Kernel panic|general protection fault|kernel BUG at|Call Trace:"
     r"|blocked for more than|rcu: .*(stall|starved)|soft lockup|hard LOCKUP|UBSAN:|refcount_t:|rust_kernel: panicked"
     r"|irq \d+: nobody cared|Unable to mount root|scheduling while atomic|DMA-API: .*(error|warning)|stack segment"
-    # What finds bugs in a debug kernel has turned itself off, or lacks what it needs.
+    # A detector of bugs in a debug kernel has disabled itself, or lacks memory.
     r"|INFO: lockdep is turned off|INFO: trying to register non-static key|DMA-API: .*(disabling|disabled)"
     r"|ODEBUG: Out of memory|kmemleak: .*disabled"
 )
@@ -19,7 +19,7 @@ WARNING_TAINT = 1 << 9
 
 
 def trouble(log, context=40):
-    """The lines from the first one that tells of trouble on, or nothing."""
+    """Returns the lines from shortly before the first report of trouble on; none without a report."""
     lines = log.splitlines()
     for number, line in enumerate(lines):
         if TROUBLE.search(line):
@@ -28,13 +28,13 @@ def trouble(log, context=40):
 
 
 def known_reports(text):
-    """The warnings of a file such as tests/debug/known-reports: pairs of the function that warns and a caller of it."""
+    """Parses the warnings in a file such as tests/debug/known-reports: pairs of the function that warns and a caller of it."""
     lines = [line.split(maxsplit=2) for line in text.splitlines() if line and not line.startswith("#")]
     return [(function, caller) for function, caller, reason in lines]
 
 
 def without(log, known):
-    """The log without the warnings that are known, and how many those were."""
+    """Returns the log without known warnings, and their number."""
     kept, report, dropped = [], [], 0
     for line in log.splitlines():
         if "[ cut here ]" in line:
@@ -53,7 +53,7 @@ def without(log, known):
 
 
 def is_known(report, known):
-    """Whether a report is one warning, and one that is known."""
+    """Whether a report is a single warning that is known."""
     return len(re.findall(r"\b(?:WARNING|BUG): ", report)) == 1 and any(
         re.search(rf"WARNING: \S+ at {function}\+", report) and re.search(rf"\]  (?:\[<\w+>\] )?{caller}\+", report)
         for function, caller in known
@@ -61,7 +61,7 @@ def is_known(report, known):
 
 
 def unexpected_taint(text, expected=0):
-    """The letters of the taints, out of /proc/sys/kernel/tainted, that loading our modules does not explain."""
+    """Returns the letters of the taints in /proc/sys/kernel/tainted that loading our modules does not explain."""
     letters = "PFSRMBUDAWCIOELKXTNJ"
     value = int(text) & ~(EXPECTED_TAINT | expected)
     return "".join(letters[bit] if bit < len(letters) else f"[bit {bit}]" for bit in range(32) if value >> bit & 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What a guest of the bench leaves: instructions per sample, the kernel's symbols, and what its program saw."""
+"""Results of a guest of the bench: instructions per sample, the kernel's symbols, and the output of its program."""
 
 import bisect
 import json
@@ -15,12 +15,12 @@ class Group:
 
     switches: int
     totals: list[int]
-    # Of the shortest sample: how often the instruction at an address was executed.
+    # Number of executions of the instruction at each address, in the shortest sample.
     counts: dict[int, int]
 
 
 def parse_groups(text):
-    """The groups of each label in what tests/bench/count.rs writes."""
+    """Returns the groups of each label in the output of tests/bench/count.rs."""
     groups = {}
     for block in filter(None, text.split("\n\n")):
         head, *lines = block.split("\n")
@@ -31,9 +31,9 @@ def parse_groups(text):
 
 
 def representative(groups, round_trips):
-    """The group that slept once for each round trip; else that with the most samples, and of those the cheapest one.
+    """Returns the group that slept once for each round trip; else that with the most samples, and of those the cheapest.
 
-    In the others the device had answered before the program slept, or something else got the CPU.
+    In other groups, the device answered before the program slept, or another task got the CPU.
     """
     return min(groups, key=lambda group: (group.switches != round_trips, -len(group.totals), min(group.totals)))
 
@@ -52,7 +52,7 @@ class Symbols:
         self.names = [name for _, name in functions]
 
     def name(self, address):
-        """The function with an address in it, followed by its module, if it is of one."""
+        """Returns the function that contains an address, followed by its module, if it belongs to one."""
         index = bisect.bisect(self.addresses, address) - 1
         return self.names[index] if index >= 0 else f"{address:#x}"
 
@@ -65,10 +65,10 @@ class Symbols:
 
 
 class Results:
-    """All of one guest."""
+    """All results of one guest."""
 
     def __init__(self, counts, folder):
-        """COUNTS is the file of the plugin, FOLDER that of the program."""
+        """COUNTS is the output file of the plugin, and FOLDER the output folder of the program."""
         seen = json.loads((folder / "results.json").read_text())
         symbols = Symbols((folder / "kallsyms").read_text())
         groups = parse_groups(counts.read_text())
@@ -80,6 +80,6 @@ class Results:
             self.profiles[name] = symbols.profile(group.counts)
 
     def module_instructions(self, name, without=None):
-        """Of the instructions of a verb, those of the driver itself, but for functions with WITHOUT in their names."""
+        """Returns a verb's instructions in the driver itself, except for functions with WITHOUT in their names."""
         functions = {function: count for function, count in self.profiles[name].items() if function.endswith(MODULE)}
         return sum(count for function, count in functions.items() if not without or without not in function)

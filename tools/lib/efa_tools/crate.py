@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What has changed in the kernel crate, rust/kernel of Linux's source, from one release to another."""
+"""Changes of the kernel crate, rust/kernel in Linux's source, from one release to another."""
 
 import difflib
 import re
 
-# What others can name: the word and the name.
+# A public item: its keyword and its name.
 PUBLIC = re.compile(
     r"^\s*pub (?:(?:unsafe|const|async|extern \"C\") )*(fn|struct|enum|union|trait|type|const|static|mod|macro) (\w+)"
     r"|^\s*(macro_rules!) (\w+)",
@@ -12,18 +12,18 @@ PUBLIC = re.compile(
 )
 COMMENT = re.compile(r"//.*")
 USE = re.compile(r"\buse kernel::(\{[^;]*\});")
-# What has no braces in it.
+# A pair of braces without inner braces.
 BRACES = re.compile(r"\{[^{}]*\}")
 PATH = re.compile(r"\bkernel::(\w+)")
 
 
 def public(text):
-    """What a file has for others: such as "fn bind"."""
+    """Returns the public items of a file, such as "fn bind"."""
     return [f"{found[1] or 'macro'} {found[2] or found[4]}" for found in PUBLIC.finditer(text)]
 
 
 def modules(texts):
-    """The modules of the crate that a driver with these files names."""
+    """Returns the modules of the crate that files of a driver name."""
     found = set()
     for text in texts:
         code = COMMENT.sub("", text)
@@ -42,14 +42,14 @@ def module(name):
 
 
 def size(old, new):
-    """How many lines of a file are new, and how many are gone."""
-    # After two lines that name the files.
+    """Returns the number of added and of removed lines of a file."""
+    # The first two lines name the files.
     lines = [line[0] for line in list(difflib.unified_diff(old.splitlines(), new.splitlines(), n=0, lineterm=""))[2:]]
     return lines.count("+"), lines.count("-")
 
 
 def changes(old, new, used=()):
-    """The lines that tell the difference between two crates, texts by name: files of modules that are USED first, and marked."""
+    """Returns lines that list the differences between two crates, texts by name. Files of USED modules come first, and are marked."""
     lines = []
     for name in sorted(old.keys() | new.keys(), key=lambda name: (module(name) not in used, name)):
         before, after = old.get(name, ""), new.get(name, "")

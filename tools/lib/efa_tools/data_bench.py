@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""How fast the emulated devices move data, compared with rdma_rxe in the same guests and with a plain memcpy."""
+"""Bandwidth and latency of the emulated devices, compared with rdma_rxe in the same guests and with a plain memcpy."""
 
 import json
 from typing import Any
@@ -7,7 +7,7 @@ from typing import Any
 from . import bench, build, guest, plot, srd_bench, steps, toolroot
 from .failure import Failure
 
-# The one flavour that has rdma_rxe.
+# The only flavour that has rdma_rxe.
 FLAVOUR = "amd64"
 DEVICE = "profile=efa3"
 TIMEOUT = 1800
@@ -41,7 +41,7 @@ def memcpy(sizes):
 
 
 def endpoints():
-    """Bytes a second of 1 and 4 pairs of endpoints, and how long a message takes alone and beside one that does its worst; no guests."""
+    """Measures bytes per second of 1 and 4 pairs of endpoints, and message latency alone and beside an attacker; no guests."""
     folder, program = build.endpoints()
     with steps.step("data bench endpoints"):
         return json.loads(build.run_of_folder(folder, program))
@@ -87,7 +87,7 @@ def summary(figures):
 
 
 def picture(figures):
-    """What the SVG shows."""
+    """Returns the panels of the SVG."""
     bandwidths = {("memcpy", False): figures["memcpy"]}
     latencies = {}
     for transport in ("efa", "rxe"):
@@ -100,9 +100,9 @@ def picture(figures):
 
 
 def run(driver, folder):
-    """The whole bench: prints tables and summary, writes bench-data.json and bench-data.svg to FOLDER; with that of SRD."""
+    """Runs the whole bench, and that of SRD: prints tables and summary, writes bench-data.json and bench-data.svg to FOLDER."""
     figures = {"kernel": toolroot.kernel(FLAVOUR), "efa": measure("efa", driver)}
-    # At once after what it is compared with: how fast a host's memory is changes with what its neighbours do.
+    # memcpy is measured right after the EFAs, its reference: a host's memory bandwidth varies with the load of its neighbours.
     figures |= {"memcpy": memcpy(figures["efa"]["write"]), "rxe": measure("rxe", driver), "endpoints": endpoints()}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "bench-data.json").write_text(json.dumps(figures, indent=1) + "\n")

@@ -6,7 +6,7 @@ import os
 from . import cache, namespace, steps, toolroot
 
 RECIPE = namespace.TOOLS / "debug-kernel"
-# What it is built with and from. It takes an hour, so that no other change of the toolroot is a reason to build it again.
+# Packages that it is built with and from. A build takes an hour, so other changes of the toolroot do not cause one.
 INPUTS = (f"linux-source-{toolroot.SERIES}", "clang-19", "lld-19", "llvm-19", "rustc", "rust-src", "bindgen", "pahole")
 
 

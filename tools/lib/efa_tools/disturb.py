@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""make disturb: parts of a run are killed at random, and runs have a busy host; what is left of them, and whether devices are lost."""
+"""make disturb: kills processes of runs at random, and runs guests on a busy host. Checks for leftovers and lost devices."""
 
 import contextlib
 import ctypes
@@ -21,17 +21,17 @@ from .verdict import check
 VM = namespace.TOOLS / "vm"
 USE = "/efa-rs/tests/disturb/use.sh"
 USED = "the device was used"
-# Seconds in which a run has to end once a part of it was killed, and in which its other processes have to end then.
+# Seconds within which a run has to end after a kill, and its other processes after that.
 END_LIMIT, STRAY_LIMIT = 3 * PATIENCE, PATIENCE
 # Seconds that a run may take on a busy host.
 BUSY_LIMIT = 3600
-# Of prctl(2): orphans of this process's children are its own children, by which they are found.
+# prctl(2): orphaned descendants become children of this process, by which it finds them.
 PR_SET_CHILD_SUBREAPER = 36
 FOLDER = re.compile(r"logs in (\S+)")
 
 
 class Run:
-    """A run of tools/vm: as it starts, and what there is of it once it has ended."""
+    """A run of tools/vm, with its output and the sockets that it leaves."""
 
     def __init__(self, guests=1, timeout=1800):
         command = [str(VM), "--device", "strict=guesses,profile=efa3", "--guests", str(guests), "--timeout", str(timeout), USE]
@@ -43,12 +43,12 @@ class Run:
         return time.monotonic() - self.start
 
     def said(self):
-        """What it has printed so far."""
+        """Returns its output so far."""
         self.output.seek(0)
         return self.output.read()
 
     def wait(self, seconds):
-        """Its exit status; nothing, if it has not ended by then, and is ended by force."""
+        """Returns its exit status; None if it did not end in time, in which case it is killed."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self.process.wait(seconds)
         self.process.kill()
@@ -72,7 +72,7 @@ def name_of(pid):
 
 
 def strays():
-    """What this process has become the parent of and still runs."""
+    """Waits for adopted orphans to end; returns those that still run after STRAY_LIMIT."""
     end = time.monotonic() + STRAY_LIMIT
     while True:
         for pid in children(os.getpid()):
@@ -85,7 +85,7 @@ def strays():
 
 
 def kill_one(number, length, chance):
-    """Kills one of a run's processes at some time in its LENGTH, in seconds; returns the check of what comes of it."""
+    """Kills a process of a run at a random time within its LENGTH in seconds; returns the check of the outcome, and the run."""
     run = Run(guests=1 + number % 2)
     time.sleep(chance.uniform(0, length))
     parts = tree(run.process.pid)
@@ -99,7 +99,7 @@ def kill_one(number, length, chance):
     if status is None:
         problems.append(f"it did not end within {END_LIMIT} s")
     if not itself:
-        # It has seen to that; else the next run does.
+        # The run removes its sockets, unless it was killed itself. The next run removes them then.
         problems += [f"the socket {path} is left" for path in run.sockets()]
     if "Traceback" in said:
         problems.append("it did not know what to say")
@@ -110,7 +110,7 @@ def kill_one(number, length, chance):
 
 
 def kills(count, seed=None):
-    """COUNT runs, of each of which a process is killed: it ends and says so, and nothing is left of it."""
+    """Kills a process in each of COUNT runs. Each run has to end, to report it, and to leave nothing."""
     adopt_orphans()
     seed = random.randrange(1 << 32) if seed is None else seed
     steps.note(f"kills: the seed is {seed}")
@@ -134,7 +134,7 @@ def kills(count, seed=None):
 
 
 def busy(count, load):
-    """COUNT runs on a busy host with LOAD other processes: each ends, and its device still works."""
+    """Makes COUNT runs on a busy host with LOAD other processes. Each has to end, with a device that works."""
     namespace.require("stress-ng", "stress-ng")
     total = Tally()
     with (

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""The one way a tool ends early."""
+"""The exception by which a tool ends early."""
 
 import errno
 import re
 
 
 class Failure(Exception):
-    """Something went wrong; the text is one sentence for the user: what failed, why and what to do."""
+    """A failure whose text is one sentence for the user: what failed, why and what to do."""
 
 
 def match_in(pattern, text, where):
-    """The first match of a pattern in a text of ours; WHERE says which."""
+    """Returns the first match of a pattern in a text; fails if there is none. WHERE names the text in the error."""
     if match := re.search(pattern, text):
         return match
     raise Failure(f"{where} has nothing that matches {re.compile(pattern).pattern!r}: correct the text or the pattern.")

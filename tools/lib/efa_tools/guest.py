@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Boots guests with emulated devices, runs a command in them and says how it went."""
+"""Boots guests with emulated devices, runs a command in them and reports the result."""
 
 import contextlib
 import errno
@@ -24,42 +24,42 @@ from .processes import Process
 
 RUN = qemu.RUN
 SHARE = "/run/efa-rs/share"
-# Runs that are kept of each clone: the newest, and those of the last seconds.
+# Runs that are kept of each clone: the newest KEPT_RUNS, and those of the last YOUNG seconds.
 KEPT_RUNS, YOUNG = 20, 3600
-# In a run folder: its clone. A folder without it has none any more.
+# File in a run folder with the path of its clone. A folder without it has no clone any more.
 CLONE_FILE = "clone"
-# In a run folder that is never removed.
+# File in a run folder that is never removed.
 KEEP_FILE = "keep"
 # The factor by which the debug kernel is slower.
 DEBUG_SLOW = 5
 BOOT_ATTEMPTS = 3
-# Of each boot that this process has repeated: what was wrong with it.
+# The error of each boot that this process has repeated.
 boots_repeated = []
 
 
 class BootFailed(Failure):
     """A kernel met QEMU's known fault before its first process, after which the boot is repeated.
 
-    Under TCG with several threads, a CPU can run an instruction as it was a moment before. It can be a breakpoint that stood there while
-    another CPU patched the kernel, which does not know it any more.
+    Under TCG with several threads, a CPU can run an outdated instruction. It can be a breakpoint of another CPU that patched the kernel.
+    The kernel does not expect this breakpoint any more.
     """
 
 
 @dataclass
 class Options:
-    """What to run. No command means an interactive shell."""
+    """The configuration of a run. Without a command, a guest runs an interactive shell."""
 
     command: str | None
     driver: str = "rust"
     flavour: str = "cloud-amd64"
     devices: list[str] = field(default_factory=list)
-    # The devices of each guest are instead those of this instance of EC2, see efa-emu --instance.
+    # An EC2 instance whose devices each guest has, in place of `devices`: see efa-emu --instance.
     instance: str | None = None
     userland: str = userland.STABLE
-    # The folder of a root that was changed, see overlay.py.
+    # The folder of a changed root: see overlay.py.
     overlay: Path | None = None
     guests: int = 1
-    # The end of guest 0's command is the end of all. Until then it can run programs in the others, by their agents.
+    # Whether all guests end with the command of guest 0, which can run programs in the others through their agents.
     leader: bool = False
     timeout: float = 600
     memory: str = "1G"
@@ -67,45 +67,45 @@ class Options:
     emulator: Path | None = None
     module: Path | None = None
     scenario: Path | None = None
-    # Whether each emulated CPU has a TCG thread. One thread for all (`thread=single`) takes half the CPU time or less. No CPU spins
+    # Whether each emulated CPU has a TCG thread. One thread for all (`thread=single`) takes at most half the CPU time: no CPU spins
     # for a lock whose owner is not scheduled, or interrupts another thread.
     threads: bool = False
-    # What the network between the devices is like, see efa-emu --fabric.
+    # Properties of the network between the devices: see efa-emu --fabric.
     fabric: str = "ideal"
-    # Devices refuse what they are guessed to refuse, see efa-emu --device. No client of the suites does any of that.
+    # Whether devices reject requests that real devices are guessed to reject: see efa-emu --device. The suites make no such request.
     guesses: bool = True
-    # More words of its command line.
+    # Further words of efa-emu's command line.
     emulator_options: list[str] = field(default_factory=list)
     # A folder of the host that guests see at /share.
     share: Path | None = None
-    # The run folder, which is made, or empty; without it, one in the cache.
+    # The run folder, which is new or empty. None: a folder in the cache.
     output: Path | None = None
-    # The run folder stays, however many runs come after it.
+    # Whether the run folder is kept regardless of the number of later runs.
     keep: bool = False
     quiet: bool = False
-    # Of what is random in the run, first of all in the network: by default it depends on what is run.
+    # Seed of the run's random choices, mainly those of the network. By default it depends on the command.
     seed: int | None = None
-    # Is called with each line that the commands print.
+    # Called with each line of the commands' output.
     watch: Callable[[str], None] | None = None
     known_reports: list[tuple[str, str]] = field(default_factory=list)
-    # More parameters of the kernel.
+    # Further kernel parameters.
     append: str = ""
-    # Guests run what they are asked for from outside, too: see running.py.
+    # Whether guests also run programs on request from outside: see running.py.
     agent: bool = False
-    # Each device is in a slot of its own, and the guest has QEMU's monitor, see tools/guest/monitor.py.
+    # Whether each device is in a slot of its own, and the guest has QEMU's monitor: see tools/guest/monitor.py.
     hotplug: bool = False
-    # Memory in the BAR of a device of guest 0, which also has an IOMMU then: see tests/peer.
+    # Size of the memory in the BAR of a further device of guest 0, which then also has an IOMMU: see tests/peer.
     memory_device: str | None = None
     # Whether guests can read the host's stalls, see stalls.py.
     stalls: bool = False
-    # Counts instructions, which needs TCG, one CPU and a device that does nothing at a time of its own.
+    # QEMU plugin that counts instructions. It needs TCG, one CPU and devices without activity of their own.
     plugin: Path | None = None
-    # The kernel of all guests but the first, if that is another one, and the module for it.
+    # The kernel flavour of all guests but the first, if it differs, and the module for that kernel.
     others: str | None = None
     others_module: Path | None = None
 
     def flavours(self):
-        """The kernel of each guest."""
+        """Returns the kernel flavour of each guest."""
         return [self.flavour, *[self.others or self.flavour] * (self.guests - 1)]
 
     def emulated(self):
@@ -114,7 +114,7 @@ class Options:
 
 
 def seed_of(name):
-    """The seed of something's random choices: that of EFA_SEED, or one that depends on nothing but a name."""
+    """Returns a seed for random choices: EFA_SEED, or else a number that depends only on NAME."""
     return int(os.environ.get("EFA_SEED") or int(cache.key(name), 16) % (1 << 24))
 
 
@@ -126,7 +126,7 @@ class Run:
         self.accelerator = accelerator
         self.release = toolroot.kernel(options.flavour)
         self.releases = [toolroot.kernel(flavour) for flavour in options.flavours()]
-        # start_over() makes it.
+        # Set by start_over().
         self.folder: Path = None  # type: ignore[assignment]
         self.seed = options.seed if options.seed is not None else seed_of(options.command or "")
         self.start_over()
@@ -141,11 +141,11 @@ class Run:
         self.copiers = []
         # The guests that were notified of guest 0's end.
         self.told = set()
-        # How long what depends on a program that has ended may still go on.
+        # Deadlines for dependants of programs that have ended.
         self.ends = {}
-        # What did not end when it was asked to.
+        # Programs that did not end on request.
         self.hung = []
-        # How many devices each guest has.
+        # Number of devices of each guest.
         self.devices = 0
         if modules := build.modules(self.release):
             shutil.copytree(modules, self.shared / "modules", ignore=shutil.ignore_patterns("build", "efa.ko"))
@@ -172,9 +172,9 @@ class Run:
         if "stderr" not in streams:
             streams["stderr"] = open(log, "a")
         streams.setdefault("stdin", subprocess.DEVNULL)
-        # A group of its own: the terminal's Ctrl-C is for this program, which then ends the others in order.
+        # The program has a process group of its own: the terminal's Ctrl-C reaches only this process, which ends the others in order.
         group = None if streams["stdin"] is None else 0
-        # The root of another architecture has the same programs as the toolroot.
+        # The root for another architecture also has the programs of the toolroot.
         release = next(filter(arm64.is_release, self.releases), self.release)
         process = Process(build.in_toolroot(command, binds, release=release), process_group=group, **streams)
         self.processes[name] = process
@@ -189,7 +189,7 @@ class Run:
         patience.wait_until(ready, f"{name}, whose log is {self.folder / f'{name}.log'}, did not start", interval=0.02)
 
     def serve_shares(self, guest):
-        """The userland, the clone, the run's results and --share, each by a virtiofsd of its own for this guest."""
+        """Serves the userland, the clone, the run's results and --share to a guest, each by a virtiofsd of its own."""
         options, prefix = self.options, ()
         if options.overlay:
             root, binds, prefix = overlay.share(options.overlay, options.userland, self.releases[guest])
@@ -214,11 +214,11 @@ class Run:
         self.start(f"virtiofsd-{tag}-{guest}", [*prefix, *command, *["--readonly"] * readonly], binds)
 
     def serve_devices(self):
-        """One emulator with the devices of all guests."""
+        """Starts one emulator with the devices of all guests."""
         options = self.options
         command = [f"{RUN}/efa-emu", "--control", f"{RUN}/control", "--trace", f"{RUN}/trace.log", "--fabric", options.fabric]
         command += ["--seed", str(self.seed)]
-        # What a device is asked for by name counts more, so it comes later.
+        # The options of a device override this one, so they follow it.
         strict = "strict=guesses," if options.guesses else ""
         for guest in range(options.guests):
             sockets = f"{RUN}/efa{guest}."
@@ -227,22 +227,22 @@ class Run:
             for number, device in enumerate(options.devices):
                 command += ["--device", f"{strict}{device},socket={sockets}{number}"]
         if options.memory_device:
-            # The memory of its BAR is a file in the run's folder, which guests have by virtiofs.
+            # The BAR's memory is a file in the run's folder, which virtiofs shares. The emulator maps files on disks only with this.
             command += ["--file-memory"]
         if options.scenario:
             shutil.copy(options.scenario, self.folder / "scenario")
             command += ["--scenario", f"{RUN}/scenario"]
         self.start("efa-emu", [*command, *options.emulator_options])
-        # It makes this one last, and only it knows how many devices an instance has.
+        # The emulator creates this socket last. Only the emulator knows the number of devices of an instance.
         self.await_sockets("efa-emu", ["control"])
         self.devices = len(list(self.folder.glob("efa0.*")))
 
     def image(self, guest):
-        """A guest's kernel: its file as seen by QEMU, and what has to be mounted for that."""
+        """Returns the path of a guest's kernel for QEMU, and the mounts that it requires."""
         return build.image(self.releases[guest])
 
     def init(self):
-        """The kernel's parameters that say what its first process is."""
+        """Returns the kernel parameters that select the first process."""
         return 'init=/usr/bin/busybox -- sh -c "/usr/bin/busybox mount -t virtiofs efa-rs /efa-rs && exec /efa-rs/tools/guest/init"'
 
     def firmware(self):
@@ -250,7 +250,7 @@ class Run:
         return qemu.QBOOT
 
     def parameters(self, guest):
-        """Tells a guest what it is to do, and returns the kernel's parameters with which its first process finds that."""
+        """Writes the files with a guest's command, and returns the kernel parameters for its first process."""
         options = self.options
         results = self.shared / f"guest{guest}"
         results.mkdir()
@@ -268,7 +268,7 @@ class Run:
             "EFA_PATIENCE": os.environ.get("EFA_PATIENCE", ""),
             "EFA_SEED": self.seed,
             "EFA_LEADER": "1" if options.leader else "",
-            # The token of the guest's agent, if there is one.
+            # Clients of the guest's agent, if it runs one: the host and guests, or only guests.
             "EFA_AGENT": "host" if options.agent else "guests" if options.leader else "",
             "TERM": os.environ.get("TERM", "dumb") if options.command is None else "dumb",
         }
@@ -277,27 +277,27 @@ class Run:
         return " ".join([options.append, *(f"{name}={value}" for name, value in environment.items())])
 
     def boot(self, guest):
-        """Starts a guest, with its console in a file, and its command's terminal on our standard output."""
+        """Starts a guest. Its console is a file, and its command's terminal is our standard output."""
         options = self.options
         image, binds = self.image(guest)
         append = self.parameters(guest)
         if options.plugin:
-            # Else it is chance whether an interrupt finds the TSC unstable, and whether it has to catch up with the clock as
+            # Otherwise it is random whether an interrupt finds the TSC unstable, or has to catch up with the clock because
             # the idle loop had stopped the tick.
             append += " tsc=unstable nohz=off"
-        # As the CPUs of EC2 do, copy and clear memory by one instruction.
+        # Memory is copied and cleared by one instruction, as on the CPUs of EC2.
         features = ",+erms,+fsrm" if options.plugin else ""
         if options.memory_device and not guest:
-            # Linux lets devices reach each other's memory if it knows the host bridge, or the CPU as one of AMD's since Zen.
+            # Linux allows peer-to-peer DMA if it knows the host bridge, or if the CPU is one of AMD's since Zen (family 23).
             features += ",family=23"
             append += " iommu=pt"
         if options.flavour == toolroot.DEBUG:
-            # It is so slow that it takes the TSC for unstable, and would wait a minute for chance to gather by itself.
+            # This kernel is so slow that it takes the TSC for unstable, and would wait a minute for entropy.
             append += " tsc=reliable"
             features += ",+rdrand"
         append += f" {self.init()}"
         foreign = arm64.is_release(self.releases[guest])
-        # A slot is of the machine's own root bus, and its number is that of the device.
+        # Hotplug slots are on the machine's own root bus, and have the numbers of their devices.
         where = topology.of(None if foreign or options.hotplug else options.instance)
         if foreign:
             machine = arm64.machine(image, options.memory, options.cpus, append, options.threads)
@@ -331,30 +331,30 @@ class Run:
         if options.command is None:
             self.start(self.name_of(guest), command, binds, stdin=None, stdout=None, stderr=errors)
         else:
-            # The terminal of a guest that follows another notifies it of that one's end.
+            # The terminal of a follower notifies it of the end of guest 0.
             told = subprocess.PIPE if options.leader and guest else subprocess.DEVNULL
             self.start_with_output(guest, command, binds, stdin=told, stderr=errors)
 
     def name_of(self, guest):
-        """What the program is called that a guest is."""
+        """Returns the name of a guest's QEMU process."""
         return f"qemu-{guest}"
 
     def start_with_output(self, guest, command, binds, **streams):
-        """Starts a guest whose standard output is passed on."""
+        """Starts a guest, and forwards its standard output."""
         process = self.start(self.name_of(guest), command, binds, stdout=subprocess.PIPE, **streams)
         copier = threading.Thread(target=self.copy_output, args=(guest, process.stdout), daemon=True)
         copier.start()
         self.copiers.append(copier)
 
     def module_of(self, guest):
-        """Where a guest finds the module, if there is one."""
+        """Returns the path of the module in a guest, or an empty text."""
         if not self.options.module:
             return ""
         return f"/run/efa-rs/efa{'.others' if guest and self.options.others_module else ''}.ko"
 
     def copy_output(self, guest, stream):
-        """Passes on what the command prints, and keeps it."""
-        # The leader speaks for all.
+        """Forwards the output of the command, and saves it."""
+        # With a leader, its output has no prefix.
         prefix = f"guest{guest}: ".encode() if guest or (self.options.guests > 1 and not self.options.leader) else b""
         with open(self.folder / f"guest{guest}.output.log", "wb", buffering=0) as log:
             for line in stream:
@@ -366,7 +366,7 @@ class Run:
                     sys.stdout.buffer.flush()
 
     def wait(self):
-        """Waits for the guests to power off, and no longer than the time limit."""
+        """Waits for the guests to power off. Fails after the time limit."""
         guests = [self.processes[self.name_of(guest)] for guest in range(self.options.guests)]
         end = patience.Deadline(self.options.timeout)
         boot, printed = patience.Deadline(patience.PATIENCE * self.boot_slowness()), 0
@@ -377,7 +377,7 @@ class Run:
                     f" their consoles are in {self.folder}/guest*.console.log."
                 )
             self.check_boot(guests)
-            # However slow a boot is, it prints something from time to time.
+            # Even a slow boot prints something from time to time, which restarts the deadline.
             before, printed = printed, sum(size_of(self.console_of(guest)) for guest in range(self.options.guests))
             if printed != before or self.booted():
                 boot.again()
@@ -401,7 +401,7 @@ class Run:
             if process in guests or process.poll() is None:
                 continue
             served = name.rpartition("-")[2]
-            # One that the end of its guest has ended may be gone before that. One that was killed has not seen such an end.
+            # A virtiofsd that exits due to the end of its guest may be gone before the guest's QEMU. A killed one did not exit for that.
             killed = process.returncode < 0 or process.returncode > steps.BY_SIGNAL
             if name == "efa-emu" or (guests[int(served)].poll() is None and (killed or self.end_of(name).over())):
                 log = self.folder / f"{name}.log"
@@ -409,11 +409,11 @@ class Run:
                 raise Failure(f"{said}. The rest is in {log}.")
 
     def end_of(self, name):
-        """How long what depends on a program may go on that was seen to have ended."""
+        """Returns the deadline for dependants of a program that has ended. It begins at the first call."""
         return self.ends.setdefault(name, patience.Deadline())
 
     def check_boot(self, guests):
-        """Fails if a kernel has met a breakpoint of its own before its first process."""
+        """Fails if a kernel ran into an outdated breakpoint before its first process."""
         for guest, process in enumerate(guests):
             log = self.folder / f"guest{guest}.console.log"
             booted = (self.shared / f"guest{guest}" / "booted").exists()
@@ -421,11 +421,11 @@ class Run:
                 raise BootFailed(f"Guest {guest} ran an instruction that its kernel was patching: its console is in {log}.")
 
     def boot_slowness(self):
-        """How many times longer than a stock kernel on x86-64 it may print nothing before its first process."""
+        """Returns the factor for the time without output before the first process, relative to a stock kernel on x86-64."""
         return DEBUG_SLOW if self.options.flavour == toolroot.DEBUG else arm64.slowness(*self.options.flavours())
 
     def left_alone(self, guests):
-        """What is wrong if a guest outlives the one that it works with, if that is so."""
+        """Returns an error message if a guest outlives guest 0 for too long, or ends before it; otherwise None."""
         ended, running = [], []
         for guest, process in enumerate(guests):
             (running if process.poll() is None else ended).append(guest)
@@ -437,13 +437,13 @@ class Run:
                 return None
             log = self.console_of(running[0])
             return f"Guest {running[0]} did not end within {patience.PATIENCE} s (EFA_PATIENCE) after guest 0: its console is in {log}."
-        # Until guest 0 has ended, another guest only ends if its command fails, or it itself: see follow() of tools/guest/init.
+        # Before the end of guest 0, another guest ends only if its command or its system fails: see follow() of tools/guest/init.
         self.check_console(ended[0])
         log = self.folder / f"guest{ended[0]}.output.log"
         return f"{steps.tail(log)}\nGuest {ended[0]} ended while guest 0 still ran: see above. The rest is in {log}."
 
     def end_followers(self, guests):
-        """Tells those that guest 0 has ended, as soon as they listen: see follow() of tools/guest/init."""
+        """Notifies followers of the end of guest 0, as soon as they listen: see follow() of tools/guest/init."""
         for guest, process in enumerate(guests[1:], 1):
             if guest not in self.told and (self.shared / f"guest{guest}" / "follows").exists():
                 self.told.add(guest)
@@ -452,11 +452,11 @@ class Run:
                     process.stdin.flush()
 
     def booted(self):
-        """Whether the kernels have come as far as to the first process."""
+        """Whether all guests have reached their first process."""
         return all((self.shared / f"guest{guest}" / "booted").exists() for guest in range(self.options.guests))
 
     def verdict(self):
-        """The first bad exit status, or a failure if a guest, its kernel or the emulator was not well."""
+        """Returns the first bad exit status, or 0. Fails if a guest, its kernel or the emulator had a fault."""
         status = 0
         for guest in range(self.options.guests):
             log = self.folder / f"guest{guest}.console.log"
@@ -481,7 +481,7 @@ class Run:
         return status
 
     def check_health(self):
-        """Fails if a guest's kernel or the emulator has reported trouble so far, in a run that did not come to its end."""
+        """Fails if a guest's kernel or the emulator has reported trouble so far, in a run that was interrupted."""
         for guest in range(self.options.guests):
             if (self.folder / f"guest{guest}.console.log").exists():
                 self.check_console(guest)
@@ -493,7 +493,7 @@ class Run:
             raise Failure(f"{steps.tail(log)}\nefa-emu panicked: see above.")
 
     def check_console(self, guest):
-        """Fails if a guest's kernel reported trouble; returns how many reports were known ones."""
+        """Fails if a guest's kernel reported trouble; returns the number of known reports."""
         log = self.folder / f"guest{guest}.console.log"
         text, dropped = console.without(log.read_text(errors="replace"), self.options.known_reports)
         if found := console.trouble(text):
@@ -502,14 +502,14 @@ class Run:
         return dropped
 
     def logs(self):
-        """The logs that may tell why something failed: those that are not empty, by what they are of."""
+        """Returns the non-empty logs that may show the cause of a failure, by description."""
         names = {"the emulator": "efa-emu.log", "its trace": "trace.log"}
         for guest in range(self.options.guests):
             names |= {f"guest {guest}'s console": f"guest{guest}.console.log", f"guest {guest}'s QEMU": f"{self.name_of(guest)}.log"}
         return {what: self.folder / name for what, name in names.items() if size_of(self.folder / name)}
 
     def stop(self):
-        """Ends what still runs: the emulator by SIGTERM, so that it completes its trace, the rest at once."""
+        """Ends all processes: the emulator by SIGTERM, so that it completes its trace, the others by SIGKILL."""
         emulator = self.processes.get("efa-emu")
         if emulator and emulator.poll() is None:
             for child in Path(f"/proc/{emulator.pid}/task/{emulator.pid}/children").read_text().split():
@@ -529,7 +529,7 @@ class Run:
 
 
 def remove_sockets(folder):
-    """Removes what programs of a run, which has ended, could be reached by."""
+    """Removes the sockets of a run that has ended."""
     # Another process may have removed the folder.
     with contextlib.suppress(FileNotFoundError):
         for path in folder.iterdir():
@@ -545,7 +545,7 @@ def size_of(path):
 
 
 def last_change(path):
-    """When a folder was changed: first of all, if another process has just removed it."""
+    """Returns the time of a folder's last change; 0 if another process has just removed it."""
     try:
         return path.stat().st_mtime
     except FileNotFoundError:
@@ -553,15 +553,15 @@ def last_change(path):
 
 
 def new_folder(keep=False):
-    """A new run folder, which stays as long as this process lives.
+    """Makes a run folder, which is kept while this process lives.
 
-    Of those of this clone that have ended, only the newest are kept; those of others are left alone, unless their clone is gone.
+    Of the ended runs of this clone, only the newest are kept. Those of other clones are kept unless the clone is deleted.
     """
     runs = cache.folder("runs")
     old = [folder for folder in sorted(runs.iterdir(), key=last_change) if last_change(folder) < time.time() - YOUNG]
     ours = [folder for folder in old if clone_of(folder) == str(cache.CLONE)]
     for folder in runs.iterdir():
-        # A process that was killed did not remove its own.
+        # A killed process did not remove its sockets.
         if clone_of(folder) == str(cache.CLONE) and not cache.in_use(folder):
             remove_sockets(folder)
     for folder in [folder for folder in old if not Path(clone_of(folder)).exists()] + ours[:-KEPT_RUNS]:
@@ -576,7 +576,7 @@ def new_folder(keep=False):
 
 
 def clone_of(folder):
-    """The path of the clone that a run folder is of; one that is not there if it is of none."""
+    """Returns the path of a run folder's clone; a path that does not exist if the folder names none."""
     try:
         return (folder / CLONE_FILE).read_text()
     except OSError:
@@ -584,7 +584,7 @@ def clone_of(folder):
 
 
 def output_folder(path, before):
-    """The folder of --output. BEFORE is the same folder if an earlier attempt has filled it."""
+    """Returns the folder of --output, emptied if it is BEFORE, the folder of an earlier attempt."""
     path = path.absolute()
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -601,7 +601,7 @@ def output_folder(path, before):
 
 
 def prepare(options):
-    """Builds what the guests need."""
+    """Builds all that the guests need; returns the Run."""
     if options.command is None and not sys.stdin.isatty():
         raise Failure("A shell needs a terminal: run this in one, or give a command.")
     if options.command is None and options.guests > 1:
@@ -625,7 +625,7 @@ def prepare(options):
 
 
 def execute(run):
-    """Boots the guests and waits for their end; returns the exit status. If that is bad, how the run is repeated has been said."""
+    """Boots the guests and waits for their end; returns the exit status. After a failure, it prints the seed for a repetition."""
     status = None
     try:
         for attempt in range(1, BOOT_ATTEMPTS + 1):
@@ -649,11 +649,11 @@ def execute(run):
 
 
 class Interrupted(Exception):
-    """A signal ends this program: its number."""
+    """A signal ends this program. The argument is its number."""
 
 
 def execute_until_interrupted(run):
-    """The same; a signal that ends this program ends the guests first, whose consoles are then looked at. A second one does not wait."""
+    """Like execute(), but a signal first ends the guests, whose consoles are then checked. A second signal ends the program at once."""
 
     def interrupt(number, _):
         for other in before:

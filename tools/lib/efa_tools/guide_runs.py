@@ -17,7 +17,7 @@ DEVICES = ["profile=efa3", "profile=efa3"]
 # Where the emulator's program and the folder of the commands are in the toolroot.
 PROGRAMS, FOLDER = "/run/efa-rs/programs", "/run/efa-rs/guides"
 
-# How much of what a command has printed is shown if that is wrong.
+# Characters of a command's output that are shown if it is wrong.
 END = 2000
 
 
@@ -26,7 +26,7 @@ def title(command):
 
 
 def in_guest(flavour):
-    """Those that need a device."""
+    """Runs the commands that need a device."""
     options = {"hotplug": True, "timeout": suite.LIMIT}
     tally, _ = suite.in_guest(f"guides {flavour}", "/efa-rs/tests/guides/guest.py", "rust", flavour, DEVICES, **options)
     return tally
@@ -42,11 +42,11 @@ def verdict(command, how, status, printed):
 
 
 def with_lab(flavour):
-    """Those for two guests that stay."""
+    """Runs the commands for two guests that stay."""
     total = check("the guides have commands for two guests", [] if (found := guides.of_section("lab")) else ["none"])
     with tempfile.TemporaryDirectory() as folder, lab(flavour, Path(folder) / "run") as output:
         for command, how in found:
-            # Of several sets that run, a guide's command takes the last one.
+            # Without --run, a guide's command would use the set of guests that was started last.
             text = re.sub(r"tools/vm (exec|ctl)", rf"\g<0> --run {output}", command.text)
             result = subprocess.run(
                 ["bash", "-c", text], cwd=cache.CLONE, capture_output=True, text=True, input="true\n", check=False, timeout=suite.LIMIT
@@ -64,7 +64,7 @@ def outcome(command):
 
 
 def with_own_guests():
-    """Those that boot guests."""
+    """Runs the commands that boot guests."""
     total = check("the guides have commands that boot guests", [] if (found := guides.of_section("vm")) else ["none"])
     with tempfile.TemporaryDirectory() as folder:
         for command, how in found:
@@ -75,7 +75,7 @@ def with_own_guests():
 
 @contextlib.contextmanager
 def lab(flavour, output):
-    """tools/vm lab, until the end of the block."""
+    """Runs tools/vm lab until the end of the block."""
     command = [sys.executable, cache.CLONE / "tools/vm", "lab", "--flavour", flavour, "--cpus", "1", "--device", "profile=efa3"]
     log = output.with_suffix(".log")
     with open(log, "w") as file:
@@ -95,7 +95,7 @@ def lab(flavour, output):
 
 
 def of_the_emulator():
-    """Those of the emulator's program."""
+    """Runs the commands of the emulator's program."""
     program = build.emulator()
     total = check("the guides have commands for the emulator", [] if (found := guides.of_section("host")) else ["none"])
     with tempfile.TemporaryDirectory() as folder:
@@ -107,7 +107,7 @@ def of_the_emulator():
     return total
 
 
-# A device that a guide leaves out, and what ends an emulator once it serves: its exit status is that of the script.
+# A device that a guide leaves out, and commands that end an emulator once it serves. Its exit status is that of the script.
 DEVICE = "--device socket=/tmp/efa.sock"
 SERVE = """ & emulator=$!
 until [ -S efa.sock ]; do kill -0 $emulator || { wait $emulator; exit; }; sleep 0.1; done
@@ -116,18 +116,18 @@ STOP = """
 kill $emulator
 wait $emulator
 """
-# Another emulator for one that joins it.
+# A second emulator, for a command that joins one.
 LISTEN = """efa-emu --device number=1,socket=other.sock --listen 127.0.0.1:4791 & other=$!
 trap 'kill $other' EXIT
 until [ -S other.sock ]; do kill -0 $other || exit; sleep 0.1; done
 """
-# A guide's names, and those of the run.
+# Names in the guides, and their replacements in the run.
 HERE = {"socket=PATH": "socket=efa.sock", "efa1.sock": "efa.sock", "efa2.sock": "efa.sock", "192.0.2.1": "127.0.0.1"}
 FOLDERS = {"/run/efa-emu/lab/": "", "/tmp/": ""}
 
 
 def runnable(text):
-    """The script that runs a guide's command in the folder of the run, on this host, with what the guide leaves out."""
+    """Returns the script that runs a guide's command on this host, in the folder of the run, with the parts that the guide omits."""
     if text.startswith("--"):
         text = f"efa-emu {text}"
     if text.startswith("efa-emu --fabric"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""The commands in the guides, and where each is run: tests/guides/commands.toml. Nothing but Python's library, as guests use it, too."""
+"""The commands in the guides, and where each is run: tests/guides/commands.toml. It needs only Python's library, as guests import it."""
 
 import json
 import re
@@ -11,14 +11,14 @@ from typing import Any
 
 CLONE = Path(__file__).resolve().parents[3]
 TABLE = CLONE / "tests" / "guides" / "commands.toml"
-# Where the commands of a section are run, and the two sections of those that are not: other suites run them, or something is missing.
+# Sections whose commands are run, named after the place, and sections of commands that other suites run, or that lack a requirement.
 RUN = ("guest", "lab", "vm", "host")
 NOT_RUN = ("elsewhere", "missing")
 
 FENCE = re.compile(r"^\s*```(?P<language>\w*)$")
 PROMPT = re.compile(r"^[#$] (?P<command>.*)$")
 REQUEST = '{"command":'
-# Of a shell's line: the comment behind a command.
+# The comment behind a command in a line of a shell.
 REMARK = re.compile(r"\s+#\s.*$")
 SPAN = re.compile(r"`([^`]+)`")
 CELLS = re.compile(r"(?<!\\)\|")
@@ -67,13 +67,13 @@ def of_a_fence(language, block) -> Iterator[Command]:
         if last:
             yield last
     elif language:
-        # A file of another program's: the block is one.
+        # A block in another language is one command, which has the text of its first line.
         yield Command(block[0][0], block[0][1])
     else:
         for place, line in block:
             if line.startswith((REQUEST, "-")):
                 last = Command(place, line)
-                # A request that is answered has the reply in the next line.
+                # The next line may have the reply to a request.
                 following = [text for at, text in block if at == after(place)]
                 last.output = [text for text in following if text.startswith('{"ok":')]
                 yield last
@@ -115,7 +115,7 @@ def is_command(span):
 
 
 def commands():
-    """All of them."""
+    """Returns the commands of all pages."""
     return [found for page in pages() for found in of_a_page(str(page.relative_to(CLONE)), page.read_text())]
 
 
@@ -124,14 +124,14 @@ def table():
 
 
 def matches(pattern, text):
-    """Whether a command is what a pattern says, in which a star stands for anything."""
+    """Whether a command matches a pattern, in which a star stands for any text."""
     return pattern == text or re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), text, re.DOTALL) is not None
 
 
 def entries(sections) -> Iterator[tuple[str, str, Any]]:
-    """Section, pattern, and how the command is run or why it is not.
+    """Yields section, pattern, and how the command is run or why it is not.
 
-    How: an expression that the output has to match, or a table with that as `prints`, and with what is run `before` and `after`.
+    How: an expression that the output has to match, or a table with that as `prints`, and with commands to run `before` and `after`.
     """
     for section in RUN:
         for pattern, how in sections.get(section, {}).items():
@@ -143,13 +143,13 @@ def entries(sections) -> Iterator[tuple[str, str, Any]]:
 
 
 def classified(found, sections):
-    """The entry of a command: that with the longest pattern of those that match it; nothing without any."""
+    """Returns the entry with the longest pattern that matches a command; None if no pattern does."""
     of_it = [entry for entry in entries(sections) if matches(entry[1], found.text)]
     return max(of_it, key=lambda entry: len(entry[1]), default=None)
 
 
 def problems(every, sections):
-    """The commands that the table does not have, and the entries that no command has."""
+    """Returns the commands without an entry in the table, and the entries without a command."""
     used = {found.text: classified(found, sections) for found in every}
     missing = [f"{found.place}: no entry in tests/guides/commands.toml has: {found.text}" for found in every if not used[found.text]]
     chosen = {entry[:2] for entry in used.values() if entry}
@@ -162,7 +162,7 @@ def problems(every, sections):
 
 
 def of_section(section):
-    """The commands to run there, each with how, in the order of the table."""
+    """Returns the commands of a section, each with how to run it, in the order of the table."""
     sections, every = table(), commands()
     order = [pattern for _, pattern, _ in entries(sections)]
     found = [(command, entry) for command in every if (entry := classified(command, sections)) and entry[0] == section]
@@ -175,13 +175,13 @@ def of_section(section):
     return list(once.values())
 
 
-# What differs from one run to the next: numbers, also those within names, and the words for which they stand.
+# Values that differ between runs: numbers, also within names. The output may have a word in their place.
 VALUE = re.compile(r"0x[0-9a-f]+|\d+(?:[.,]\d+)*")
 NAMED = re.compile(r"^(?P<name>[a-z_]+): \S+$")
 
 
 def of_the_form(shown, line):
-    """Whether a line of output is one of the form that the guide shows."""
+    """Whether a line of output has the form that the guide shows."""
     if named := NAMED.match(shown):
         return re.fullmatch(rf"{named['name']}: \S+", line) is not None
     parts = [r"\w+(?:[.,]\w+)*".join(map(re.escape, VALUE.split(part))) for part in shown.split("...")]
@@ -189,7 +189,7 @@ def of_the_form(shown, line):
 
 
 def lacks(shown, got, path=""):
-    """The names that the guide shows in a reply, and that it does not have."""
+    """Returns the names that the guide shows in a reply and that the reply lacks."""
     if isinstance(shown, dict) and isinstance(got, dict):
         return [
             problem
@@ -201,12 +201,12 @@ def lacks(shown, got, path=""):
     return [] if type(shown) is type(got) else [f"{path} is of another type"]
 
 
-# What is left out of a reply in a guide.
+# Signs of an omission in a guide's reply, and their replacements.
 LEFT_OUT = ((re.compile(r",\.\.\.(?=[\]}])"), ""), (re.compile(r"(?<=[\[{])\.\.\.(?=[\]}])"), ""))
 
 
 def differs(output, printed):
-    """How what a command PRINTED differs in form from the OUTPUT that the guide shows; nothing if it does not."""
+    """Describes how the text that a command PRINTED differs in form from the OUTPUT in the guide; empty if it does not."""
     if not output:
         return ""
     if output[0].startswith('{"ok":'):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""make host-diff: sequences of verbs and faults with the driver in a guest and as a program (host/), which have to show the same."""
+"""make host-diff: compares the results of sequences of verbs and faults with the driver in a guest and as a program (host/)."""
 
 import os
 
@@ -7,7 +7,7 @@ from . import build, lives, steps, suite
 
 
 def run(count, flavour):
-    """Records sequences of seeds from EFA_SEED on, and plays them in a guest. Returns a tally with a result for each."""
+    """Records COUNT sequences, for seeds from EFA_SEED on, and replays them in a guest. Returns a tally with a result for each."""
     first = int(os.environ.get("EFA_SEED") or 0)
     folder = lives.empty("sequences")
     with steps.step(f"{count} sequences from EFA_SEED={first} on with the driver as a program") as log:

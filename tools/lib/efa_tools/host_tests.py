@@ -13,7 +13,7 @@ from .verdict import attempt
 
 CARGO_TEST = re.compile(r"^test (\S+) (?:- .*)?\.\.\. (ok|FAILED|ignored)\b", re.MULTILINE)
 CARGO_RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", re.MULTILINE)
-# Seconds for the emulator's tests on an emulated CPU, and the random inputs of each test, in place of 256.
+# Time limit in seconds for the emulator's tests on an emulated CPU, and the random inputs of each test, in place of 256.
 HOST_TESTS_LIMIT, FEWER_CASES = 2400, 16
 
 
@@ -43,7 +43,7 @@ CARGO_TEST_ALL = ("test", "--workspace", "--no-fail-fast")
 
 
 def test_host():
-    """The tests of the workspace emulator/, which are also those of efa_rs/hw."""
+    """Runs the tests of the workspace emulator/, which include those of efa_rs/hw."""
     name = "host tests"
     seed = guest.seed_of(name)
 
@@ -59,7 +59,7 @@ def test_host():
 
 
 def test_driver():
-    """The tests of the workspace host/: the driver as a program."""
+    """Runs the tests of the workspace host/: the driver as a program."""
 
     def run(log):
         with build.cargo_lock("host"):
@@ -70,14 +70,12 @@ def test_driver():
 
 
 def test_host_in_guest(flavour):
-    """The same tests in a guest of arm64: on pages of its kernel, and with that kernel's Landlock and seccomp, which QEMU without a
-    kernel does not have.
-    """
+    """Runs the tests of test_host() in an arm64 guest: with its kernel's page size, Landlock and seccomp, which qemu-user lacks."""
     name = f"host tests {flavour}"
 
     def run(log):
         folder, commands = build.foreign_tests()
-        # All are run, whichever fail.
+        # All commands run, even after failures.
         runs = [f"({command}) || status=1" for command in commands]
         prepare = [f"ln -s /share {build.BUILD}", "echo 127.0.0.1 localhost >>/etc/hosts", "status=0"]
         script = "\n".join([*prepare, *runs, "exit $status"])
@@ -90,7 +88,7 @@ def test_host_in_guest(flavour):
 
 
 def test_asan():
-    """The same tests under AddressSanitizer, if the host has a nightly toolchain: Debian's has no sanitizers."""
+    """Runs the tests of test_host() under AddressSanitizer, if the host has a nightly toolchain: Debian's has no sanitizers."""
     name, target = "host tests with AddressSanitizer", "x86_64-unknown-linux-gnu"
     if not build.has_nightly():
         steps.note(f"{name}: skipped, as there is no nightly: rustup toolchain install nightly")
@@ -109,14 +107,14 @@ def test_asan():
 
 
 def attack(seconds, rounds=None):
-    """Machines, peers and control clients that do their worst to an emulator, each for so long, while others use it; no guests.
+    """Runs hostile machines, peers and control clients against an emulator that others use, each for SECONDS; no guests.
 
-    One of two emulators is killed as often as ROUNDS says, or as often as the test finds enough.
+    One of two emulators is killed ROUNDS times, or as often as the test chooses.
     """
 
     def action(log):
         environment = {"EFA_SECONDS": str(seconds), **({"EFA_ROUNDS": str(rounds)} if rounds else {})}
-        # With the features that the host tests build it with: it is there already.
+        # The features are those of the host tests, so that it is built already.
         arguments = ("test", "--workspace", "--test", "attack", "--test", "killed", "--no-fail-fast")
         with build.cargo_lock("debug"):
             build.cargo(log, "Building the emulator", "build", "--workspace", "--bin", "efa-emu")
@@ -129,12 +127,12 @@ def attack(seconds, rounds=None):
 
 
 def cargo_install():
-    """cargo installs the emulator from the clone, and it works."""
+    """Installs the emulator from the clone by cargo, and tests it."""
     return attempt("cargo install of the emulator", build.cargo_install)
 
 
 def wireshark():
-    """What Wireshark makes of a capture, by the dissector that the package has."""
+    """Checks how Wireshark dissects a capture with the package's dissector."""
     return cargo_tally("wireshark", build.dissection)
 
 
@@ -142,7 +140,7 @@ FUZZ_TARGETS = ("control", "control_path", "data_path", "descriptors", "peers", 
 
 
 def fuzz(seconds):
-    """Attacks on the emulated device that look for code that none has reached: so long on each of its parts."""
+    """Runs coverage-guided fuzzing of each part of the emulated device, for SECONDS each."""
     total = Tally()
     for target in FUZZ_TARGETS:
         name = f"fuzzing {target} for {seconds} s"
@@ -159,7 +157,7 @@ UNITTEST = re.compile(r"^\w+ \(([\w.]+)\)(?:\n.*)?? \.\.\. (ok|FAIL|ERROR|skippe
 
 
 def test_tools(program="", case="", guests=False):
-    """The tests of the tools, or those that boot GUESTS, or those of a file, or those that a pattern names."""
+    """Runs the tests of the tools, or those that boot GUESTS, or those of the file PROGRAM, or those that match the pattern CASE."""
     folder = cache.CLONE / "tests" / "tools"
     if program and not (folder / f"{program.removesuffix('.py')}.py").exists():
         known = ", ".join(sorted(file.stem for file in folder.glob("[bt]*_*.py")))

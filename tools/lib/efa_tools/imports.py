@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Which files of a Rust crate name which others: by `use`, and by paths that are written out where they are used.
+"""Finds which files of a Rust crate name which others: by `use`, and by paths that are written out where they are used.
 
-What the compiler alone knows is not seen: methods, what macros make of their arguments, and names of a glob import. Tests inside of a
-file are not looked at: nothing depends on them.
+Names that only the compiler resolves are not found: methods, expansions of macros, and names of a glob import. Tests inside of a file
+are ignored, as nothing depends on them.
 """
 
 import re
@@ -23,7 +23,7 @@ TOKEN = re.compile(r"::|[{},*]|\bas\b|\w+")
 
 @dataclass(frozen=True)
 class Import:
-    """What FILE names in LINE: PATH from the crate's root on, which TARGET, a file, defines."""
+    """A name in LINE of FILE: its PATH from the crate's root on, and the file TARGET that defines it."""
 
     file: str
     line: int
@@ -32,12 +32,12 @@ class Import:
 
 
 def without(pattern, text):
-    """TEXT with spaces where PATTERN matches, so that places stay what they were."""
+    """Returns TEXT with spaces in place of PATTERN's matches, so that positions do not change."""
     return pattern.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
 
 
 def without_tests(text):
-    """TEXT, which has no comments, with spaces in place of its modules of tests."""
+    """Returns TEXT, which has no comments, with spaces in place of its modules of tests."""
     while found := TESTS.search(text):
         end, depth = found.end(), 1
         while depth and end < len(text):
@@ -48,7 +48,7 @@ def without_tests(text):
 
 
 def leaves(tree):
-    """The paths of a use tree, each with the name that it has from then on."""
+    """Yields the paths of a use tree, each with its imported name."""
     tokens = TOKEN.findall(tree)
     position = 0
 
@@ -88,7 +88,7 @@ class Crate:
         self.texts = {name: without_tests(without(COMMENT_OR_TEXT, text)) for name, text in texts.items()}
         self.items = set(ITEM.findall(self.texts.get(root, "")))
         self.files = {self.module(name): name for name in texts}
-        # What modules make of others' names: {module: {name: path}}.
+        # Names that modules re-export: {module: {name: path}}.
         self.exports = {module: {} for module in self.files}
         for name in texts:
             for _, public, path, alias in self.uses(name):
@@ -103,7 +103,7 @@ class Crate:
         return parts[:-1] if parts[-1] == "mod" else parts
 
     def absolute(self, module, path, names=None):
-        """A path from the root on, or nothing if it leads out of the crate. NAMES are those that the file has imported."""
+        """Returns a path from the root on, or None if it leads out of the crate. NAMES are the imports of the file."""
         here, path = module, list(path)
         if path[0] == "crate":
             return tuple(path[1:])
@@ -118,7 +118,7 @@ class Crate:
         return None
 
     def uses(self, name):
-        """What a file imports: the position, whether for others as well, the path, and the name that it has from then on."""
+        """Yields the imports of a file: position, whether it is a re-export, path, and imported name."""
         module = self.module(name)
         for match in USE.finditer(self.texts[name]):
             for path, alias in leaves(match["tree"]):
@@ -126,7 +126,7 @@ class Crate:
                     yield match.start(), bool(match["public"]), full, alias
 
     def resolve(self, path):
-        """The module that defines what a path names, and whether the path is a module; nothing if no file does."""
+        """Returns the module that defines a path's item, and whether the path is a module; None if no file defines it."""
         module: tuple[str, ...] = ()
         for index, name in enumerate(path):
             if (*module, name) in self.files:
@@ -135,12 +135,12 @@ class Crate:
             target = self.exports[module].get(name)
             if target is not None and target != path[: index + 1]:
                 return self.resolve(target + path[index + 1 :])
-            # Other names of the root are made by macros, or are nothing of this crate.
+            # Other names of the root are made by macros, or belong to other crates.
             return (module, False) if module or name in self.items else None
         return module, True
 
     def imports(self):
-        """All that files name of others."""
+        """Returns all names that files use from other files."""
         found = set()
         for name, text in self.texts.items():
             found |= set(self.imports_of(name, text))
@@ -152,7 +152,7 @@ class Crate:
         names = {}
         for start, public, path, alias in self.uses(name):
             names[alias] = path
-            # A name that is only passed on is nothing that this file depends on.
+            # A name that is only re-exported is no dependency of this file.
             if not public or re.search(rf"\b{alias}\b", body):
                 yield from self.named(name, text, start, path)
         for match in PATH.finditer(body):
@@ -162,13 +162,13 @@ class Crate:
 
     def named(self, name, text, start, path):
         resolved = self.resolve(path)
-        # The name of a module says nothing yet: what is used of it does.
+        # The name of a module is no dependency. The names that are used from it are.
         if resolved and not resolved[1] and self.files[resolved[0]] != name:
             yield Import(name, text.count("\n", 0, start) + 1, path, self.files[resolved[0]])
 
 
 def circles(edges):
-    """The shortest circle through each file that is in one, each circle once. EDGES are pairs."""
+    """Returns the shortest cycle through each file that is in one, each cycle once. EDGES are pairs."""
     following = {}
     for source, target in edges:
         following.setdefault(source, set()).add(target)

@@ -6,7 +6,7 @@ import textwrap
 
 from .failure import Failure
 
-# How a path begins here, and there. The longest that fits counts. What is not listed stays.
+# Prefixes of paths here, and in the tree. The longest match counts. Other paths are unchanged.
 PATHS = {
     ("crate", "ffi"): ("crate", "bindings"),
     ("crate", "ffi", "UapiDefinitions"): ("self", "uapi", "UapiDefinitions"),
@@ -17,16 +17,16 @@ PATHS = {
     ("crate", "sys", "atomic", "Relaxed"): ("core", "sync", "atomic", "Ordering", "Relaxed"),
     ("kernel",): ("crate",),
 }
-# The same for what is not a part of the kernel crate.
+# The same for files outside of the kernel crate.
 PATHS_OUTSIDE = {
     ("crate", "rdma"): ("kernel", "rdma"),
     ("crate", "sys", "attach"): ("kernel", "device", "attach"),
     ("crate", "sys", "dma"): ("kernel", "dma", "user"),
     ("crate", "sys", "mmio"): ("kernel", "pci", "region"),
-    # From files of a driver's own sys/.
+    # Used by files in a driver's own sys/.
     ("super", "attach"): ("kernel", "device", "attach"),
 }
-# What a driver has in its own ffi/ and sys/, and what of these is in the kernel crate or elsewhere in the tree.
+# Edits of a driver's own files, mainly of ffi/ and sys/, parts of which are in the kernel crate or elsewhere in the tree.
 DRIVER = (
     (re.compile(r"^pub\(crate\) mod (?:attach|device|dma|mmio);\n", re.MULTILINE), ""),
     (re.compile(r"^(?:#\[[^\n]*\]\n)?mod rdma;\n", re.MULTILINE), ""),
@@ -39,36 +39,36 @@ DRIVER = (
     (re.compile(r'"[.][.]/include/efa_verbs[.]h"'), "<rdma/efa_verbs.h>"),
     (re.compile(r"[$][(]src[)]/include/efa_verbs[.]h"), "$(srctree)/include/rdma/efa_verbs.h"),
     (re.compile(r"^obj-m := ", re.MULTILINE), "obj-$(CONFIG_INFINIBAND_EFA_RUST) := "),
-    # Of a module that is built on its own.
+    # Text about a module that is built out of tree.
     (re.compile(r" Needs kernel headers with Rust metadata;.*?leaves it out[.]", re.DOTALL), ""),
     (re.compile(r"# What clients in the kernel need, unless KVERBS=0[.]\n.*?\nendif\n\n", re.DOTALL), ""),
 )
-# The modules that are a part of the crate here, and of the kernel crate there.
+# Modules that are a part of the driver's crate here, and of the kernel crate in the tree.
 SHARED = re.compile(r"(?:^#\[allow\([^\n]*\)\]\n)?^mod (?:ffi|rdma|sys);\n", re.MULTILINE)
 # Paths whose uses are rewritten below in the kernel crate, so that nothing imports them there.
 UNUSED = {("crate", "sys"), ("crate", "sys", "device"), ("super", "device", "as_raw"), ("super", "pci", "as_raw")}
-# What is rewritten outside of imports and documentation.
+# Edits outside of imports and documentation.
 CODE = (
     (re.compile(r"(?<![:\w])ffi::UapiDefinitions"), "super::uapi::UapiDefinitions"),
     (re.compile(r"(?<![:\w])ffi::(?!c_|\{)(\w+)"), r"bindings::\1"),
     (re.compile(r"\$crate::ffi::"), "$crate::bindings::"),
     (re.compile(r"(?<![:\w$])kernel::(?=\w)"), "crate::"),
-    # The kernel crate's devices have a method for it.
+    # A device of the kernel crate has this as a method.
     (re.compile(r"(?<![.\w])(?<!fn )(?:sys::device::)?as_raw\(([\w.]+(?:\(\))?)\)"), r"\1.as_raw()"),
 )
-# What is rewritten everywhere.
+# Edits of all lines.
 TEXT = (
     (re.compile(r"\bpub\(crate\) "), "pub "),
     (re.compile(r"\bkverbs\b(?=[,)])"), "CONFIG_RUST_INFINIBAND_KVERBS"),
     (re.compile(r"\brdma_client\b(?=[,)])"), "CONFIG_RUST_INFINIBAND_CLIENTS"),
-    # Only in a module of its own it is at the root of the crate that uses it.
+    # Only in an out-of-tree module, the macro is at the root of the crate that uses it.
     (re.compile(r"^macro_rules! client_slot\b", re.MULTILINE), "#[macro_export]\nmacro_rules! client_slot"),
     (re.compile(r"`include/efa_verbs[.]h`"), "`include/rdma/efa_verbs.h`"),
     (re.compile(r"`samples/rdma_exchange`"), "`samples/rust/rdma_exchange`"),
-    # The option needs 64BIT there.
+    # In the tree, the option depends on 64BIT.
     (re.compile(r"on every architecture that has EFA\b"), "where the abstractions are"),
 )
-# The helpers that have the arguments of what they call, whose names they get. The others get rdma_ for efa_.
+# Helpers with the arguments of the functions that they call, whose names they get. Others get rdma_ in place of efa_.
 HELPERS = {
     "efa_ib_mtu_int_to_enum": "ib_mtu_int_to_enum",
     "efa_mmap_offset": "rdma_user_mmap_get_offset",
@@ -89,7 +89,7 @@ WORDS = re.compile(r"[\w$]+|::|[{},*]|\bas\b")
 
 
 def helper(name):
-    """What a helper of ffi/helpers.c is called in the tree."""
+    """Returns the name in the tree of a helper in ffi/helpers.c."""
     return HELPERS.get(name, name.replace("efa_", "rdma_", 1))
 
 
@@ -122,7 +122,7 @@ def leaves(tree):
 
 
 def mapped(path, table=PATHS):
-    """A path, as it begins in the tree."""
+    """Returns a path with its prefix in the tree."""
     for length in range(len(path), 0, -1):
         if path[:length] in table:
             return table[path[:length]] + path[length:]
@@ -130,7 +130,7 @@ def mapped(path, table=PATHS):
 
 
 def imported(path, table):
-    """The same for an import. Outside of the kernel crate, a module keeps the name that the code has for it."""
+    """Like mapped(), for an import. Outside of the kernel crate, a module keeps its name in the code."""
     new = mapped(path, table)
     if table is PATHS or path not in table or new[-1] == path[-1]:
         return new
@@ -138,7 +138,7 @@ def imported(path, table):
 
 
 def imports(paths):
-    """The import of paths in the kernel's form: each name on its line."""
+    """Returns the import of paths in the kernel's format: one name per line."""
     roots = {}
     for path in paths:
         node = roots
@@ -165,28 +165,28 @@ def imports(paths):
 
 
 def outside(text):
-    """A Rust file of a module as it is in the tree, where the layer is a part of the kernel crate."""
+    """Rewrites a Rust file of a module for the tree, where the layer is a part of the kernel crate."""
     shared = bool(SHARED.search(text))
     text = with_imports(SHARED.sub("", text), PATHS_OUTSIDE)
-    # What was a module of the crate is imported, if it is used by its name.
+    # rdma is not a module of the crate any more, so it is imported if the code uses its name.
     body = re.sub(r"//.*", "", USE.sub("", text))
     named = shared and re.search(r"(?<![:\w])rdma::", body) and "    rdma,\n" not in text
     return text.replace("use kernel::{\n", "use kernel::{\n    rdma,\n", 1) if named else text
 
 
 def driver(text):
-    """A file of a driver as it is in drivers/, with an ffi/ and a sys/ of its own."""
+    """Rewrites a file of a driver for drivers/, where the driver has its own ffi/ and sys/."""
     return with_imports(rewritten(text, DRIVER), PATHS_OUTSIDE)
 
 
 def source(text):
-    """A Rust file of efa_rs/ as it is in rust/kernel/."""
+    """Rewrites a Rust file of efa_rs/ for rust/kernel/."""
     body = with_imports(text, PATHS)
     return "\n".join(line if re.match(r"\s*//[/!]", line) else code(line) for line in rewritten(body, TEXT).split("\n"))
 
 
 def with_imports(text, table):
-    """A file whose imports are those of the tree, sorted and merged."""
+    """Replaces the imports of a file by those of the tree, sorted and merged."""
     groups = {}
 
     def take(match):
@@ -213,7 +213,7 @@ def rewritten(text, rules):
 
 
 def code(line):
-    """A line of code, with the names that it has in the tree."""
+    """Rewrites a line of code with the names of the tree."""
     line = HELPER.sub(lambda match: helper(match[0]) if "ffi::" in line else match[0], line)
     return rewritten(line, CODE)
 
@@ -225,7 +225,7 @@ FUNCTION = re.compile(
 
 
 def broken(line):
-    """The first line of a function in C, in two if it is too long."""
+    """Breaks the first line of a function in C in two if it is too long."""
     if len(line) <= WIDTH:
         return line
     end = line.rindex(", ", 0, WIDTH) + 1
@@ -237,7 +237,7 @@ TAB = "\t"
 
 
 def shorter(comment):
-    """A comment of C, in several lines if it is too long."""
+    """Wraps a comment of C if it is too long."""
     if len(comment) <= WIDTH or comment.count("\n") > 1:
         return comment
     lines = textwrap.wrap(comment.strip().removeprefix("/*").removesuffix("*/").strip(), WIDTH - 3)
@@ -250,13 +250,13 @@ def called(texts):
 
 
 def with_functions(text, names):
-    """A file of C with only those of its functions that have these names."""
+    """Returns a file of C with only those of its functions that have these NAMES."""
     text = FUNCTION.sub(lambda match: match[0] if match["name"] in names else "", text)
     return re.sub(r"\n{3,}", "\n\n", text).rstrip("\n") + "\n"
 
 
 def helpers(text, names, includes):
-    """The file rust/helpers/rdma.c with those helpers of ffi/helpers.c that have these names."""
+    """Returns the file rust/helpers/rdma.c with those helpers of ffi/helpers.c that have these NAMES."""
     found = {match["name"]: match for match in FUNCTION.finditer(text)}
     if missing := sorted(names - found.keys()):
         raise Failure(f"efa_rs/ffi/helpers.c has no {', '.join(missing)}, which a file of upstream/series.toml calls: correct that.")
@@ -271,32 +271,32 @@ def helpers(text, names, includes):
     return "\n".join([*parts, "#endif\n"])
 
 
-# A line of rdma.rs that begins the declaration of a module, and what imports names from one.
+# The declaration of a module in rdma.rs, and a re-export of names from one.
 MODULE = re.compile(r"^(?:#\[[^\n]*\]\n)*(?:pub |pub\(\w+\) )?mod (?P<name>\w+);\n", re.MULTILINE)
 REEXPORT = re.compile(r"^(?P<attributes>(?:#\[[^\n]*\]\n)*)pub(?:\(crate\))? use (?P<tree>[^;]*);\n\n?", re.MULTILINE)
 
 
-# An item that others of the crate may use.
+# An item that other modules of the crate may use.
 ITEM = re.compile(r"^pub\(crate\) (?:unsafe |const )*(?:enum|struct|trait|fn|type|const|static) (?P<name>\w+)", re.MULTILINE)
 
 
 def module(text, files, names, dead=()):
-    """The file rdma.rs with only the modules that have these names, of which DEAD ones have what a later patch uses.
+    """Returns the file rdma.rs with only the modules NAMES. Those in DEAD have items that only a later patch uses.
 
-    FILES are the modules' texts. What is for others here is exported there, even if nothing of efa_rs/ imports it.
+    FILES are the modules' texts. Items that are visible in the crate are exported in the tree, even if nothing in efa_rs/ imports them.
     """
     listed = [path for match in REEXPORT.finditer(text) for path in leaves(match["tree"])]
     found = [("self", name, match["name"]) for name, file in files.items() for match in ITEM.finditer(file)]
     others = {path: None for path in found if path not in listed}
     first = next((path[1] for path in listed if path[0] == "self" and path[1] in names), None)
-    # Not expect: the tests, which a configuration may leave out, use it too.
+    # Not expect: the tests, which a configuration may leave out, use the items, too.
     allow = '#[allow(dead_code, reason = "the rest is used by a later patch")]\n'
     declared = [match["name"] for match in MODULE.finditer(text)]
 
     def declare(match):
         found = rewritten(match[0], TEXT)
         mine = [match["name"]] * (match["name"] in names)
-        # After the first: those that rdma.rs does not have.
+        # The last declaration is followed by those of modules that rdma.rs does not have.
         others = [name for name in names if name not in declared] if match["name"] == declared[-1] else []
         lines = [(allow if name in dead else "") + (found if name == match["name"] else f"mod {name};\n") for name in mine + others]
         return "".join(lines)
@@ -315,16 +315,16 @@ def module(text, files, names, dead=()):
     return ABOUT.sub(lambda match: about(match[0], names), REEXPORT.sub(export, MODULE.sub(declare, text)))
 
 
-# The documentation of rdma.rs, and what sentences of it name that are not for the tree: what a build leaves out here, and where this is.
+# The documentation of rdma.rs, and words of its sentences that are not for the tree: build options, and the place in the tree.
 ABOUT = re.compile(r"^//!.*?\n\n", re.MULTILINE | re.DOTALL)
 NOT_THERE = re.compile(r"\bcfg\b|\bEFA\b|rust/kernel/rdma")
 
 
 def about(text, names):
-    """The documentation of rdma.rs, as it is with the modules that have these names."""
+    """Returns the documentation of rdma.rs for the modules NAMES."""
     paragraphs = [" ".join(paragraph.replace("\n", " ").split()) for paragraph in re.split(r"\n\s*\n", text.replace("//!", "").strip())]
     if "provider" not in names:
-        # What is about providers comes with them.
+        # Paragraphs about providers are added together with the provider.
         paragraphs = [paragraphs[0], paragraphs[-1]]
     kept = []
     if "client" in names:
@@ -333,15 +333,15 @@ def about(text, names):
         sentences = [sentence for sentence in re.split(r"(?<=[.]) ", paragraph) if not NOT_THERE.search(sentence)]
         if "kernel_qp" not in names:
             sentences = [sentence for sentence in sentences if "`kernel_*`" not in sentence]
-        # The modules are private there.
+        # In the tree, modules are private, so that links to them are removed.
         sentences = [re.sub(r"\[(`(\w+)`)\]", lambda match: match[1] if match[2] in names else match[0], line) for line in sentences]
         kept.append("\n".join(f"//! {line}" for line in textwrap.wrap(" ".join(sentences), WIDTH - 4, break_long_words=False)))
     return "\n//!\n".join(kept) + "\n\n"
 
 
-# An attribute by which a build leaves something out, of those that only efa_rs/ has.
+# An attribute with a build option that only efa_rs/ has.
 CONDITION = re.compile(r"^(?P<indent>[ \t]*)#\[cfg\((?P<condition>[^\n]*(?:kverbs|rdma_client)[^\n]*)\)\]\n", re.MULTILINE)
-# What begins an item or a statement, in which a comma at the top level ends nothing.
+# The beginning of an item or a statement, which no comma at the top level ends.
 KEYWORD = re.compile(r"\s*(?:pub(?:\(\w+\))?|unsafe|const|static|type|fn|impl|use|mod|struct|enum|trait|let|if|macro_rules!|#\[)")
 # The documentation and attributes before a place.
 BEFORE = re.compile(r"(?:^[ \t]*(?:///|#\[)[^\n]*\n)*\Z", re.MULTILINE)
@@ -363,7 +363,7 @@ def holds(condition, on):
 
 
 def item_end(text, start):
-    """Where the item, statement or field that begins at START ends."""
+    """Returns the end of the item, statement or field that begins at START."""
     is_item = KEYWORD.match(text, start)
     depth = 0
     for match in re.compile(r"//[^\n]*|[][(){};,]").finditer(text, start):
@@ -372,7 +372,7 @@ def item_end(text, start):
             depth += 1
         elif sign in ")]}":
             depth -= 1
-            # That of an attribute is not the end of what it is for.
+            # The bracket of an attribute does not end the item that it belongs to.
             if depth == 0 and sign == "}" and text[match.end() : match.end() + 1] not in ";,)":
                 return match.end()
         elif depth == 0 and (sign == ";" or (sign == "," and not is_item)):
@@ -380,12 +380,12 @@ def item_end(text, start):
     raise Failure(f"An item has no end: {text[start : start + 80]!r}")
 
 
-# The same for an attribute.
+# A conditional attribute with such an option.
 CONDITIONAL = re.compile(r"^#\[cfg_attr\(\s*not\((?P<name>kverbs|rdma_client)\),(?:[^\n]*\n)*?[^\n]*\)\]\n", re.MULTILINE)
 
 
 def resolved(text, on):
-    """A file without conditions on the names in ON, which are set, and on the others, which are not."""
+    """Removes the conditions of a file: names in ON are set, and the others are not."""
     text = CONDITIONAL.sub(lambda match: "" if match["name"] in on else match[0], text)
     while match := CONDITION.search(text):
         begin, end = match.span()
@@ -396,20 +396,20 @@ def resolved(text, on):
         begin = before.start() if before else begin
         rest = text[item_end(text, end) :]
         rest = re.sub(r"\A[^\n]*\n", "", rest) if not rest.startswith("\n") else rest[1:]
-        # Of two blank lines one stays.
+        # One of two blank lines is kept.
         text = text[:begin] + (rest.lstrip("\n") if text[:begin].endswith("\n\n") or text[:begin].endswith("{\n") else rest)
     return text
 
 
 COMMENT = re.compile(r"^(?P<indent>\s*)(?P<sign>///|//!|//) (?P<text>\S.*)$")
-# A further line of an entry of a list.
+# A continuation line of a list entry.
 HANGING = re.compile(r"^(?P<indent>\s*)(?P<sign>///|//!|//)   (?P<text>\S.*)$")
-# The columns of a line in Linux.
+# Maximum width of a line in Linux.
 WIDTH = 100
 
 
 def wrapped(text):
-    """A file in which the paragraphs of comments that have too long lines are filled anew."""
+    """Refills the paragraphs of comments that have too long lines."""
     lines, out, position = text.split("\n"), [], 0
     while position < len(lines):
         first = COMMENT.match(lines[position])

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""make check-install: what becomes of machines on which the driver's package, or the emulator's, is installed, upgraded and removed.
+"""make check-install: installs, upgrades and removes the driver's package, or the emulator's, on machines.
 
-Each scenario is a function that returns its tally. What others begin with is what an earlier one has left.
+Each scenario is a function that returns a Scenario. Most begin with the machine that an earlier one has left.
 """
 
 import re
@@ -13,7 +13,7 @@ from .suite import kselftest_devices
 from .tally import Tally
 from .verdict import check
 
-# The series of Linux of which a stock machine has a kernel.
+# The Linux series of a stock machine's kernel.
 FLOOR = toolroot.SERIES
 PACKAGES = "/run/efa-rs/package"
 PACKAGE = f"{PACKAGES}/efa-rs-dkms_*_all.deb"
@@ -43,7 +43,7 @@ MAKE_NEWER = f"""
 """
 KITS = "/var/cache/efa-rs/kits"
 SOURCES = "/var/cache/efa-rs/sources"
-# The same with a module that was compiled already, as a compilation in an emulated guest takes long.
+# The same with a precompiled module, as compilation in an emulated guest takes long.
 COMPILED = "/var/tmp/compiled.deb"
 MAKE_COMPILED = f"""
     set -eu
@@ -56,7 +56,7 @@ MAKE_COMPILED = f"""
     dpkg-deb --build /tmp/package {COMPILED}
     rm -r /tmp/package /tmp/build
 """
-# A package of the C driver that is named as Amazon's, and has DKMS build it.
+# A package of the C driver with the name of Amazon's, which DKMS builds.
 AMAZONS = "/var/tmp/efa.deb"
 MAKE_AMAZONS = f"""
     set -eu
@@ -78,32 +78,32 @@ END
     dpkg-deb --build . {AMAZONS}
     rm -r /tmp/package
 """
-# Whatever is named after the driver; a guest's virtiofsd would run out of open files.
+# Finds all files that are named after the driver. In a guest, virtiofsd would run out of open files.
 TRACES = (
     "find / -xdev ! -path '/var/log/*' ! -path /efa-rs"
     " '(' -name '*efa-rs*' -o -name 'efa.ko*' -o -name 'efa-report*' -o -name 'efa.conf' ')'"
 )
-# What README tells the user of an instance to type.
+# README's commands for the user of an instance.
 README_COMMANDS = re.compile(r"^## On EC2.*?```console\n(.*?)```", re.DOTALL | re.MULTILINE)
-# The driver's guide to a module that was built by hand.
+# The commands of the driver's guide for a module that was built by hand.
 INSERT_COMMANDS = re.compile(r"^A module that was built by hand is loaded by `(modprobe [^`]*)` and `(insmod [^`]*)`", re.MULTILINE)
 # The emulator's guide to two guests.
 GUIDE = "Documentation/emulator-vmm.md"
 GUIDE_COMMANDS = re.compile(r"^## Two guests.*?```console\n(.*?)```", re.DOTALL | re.MULTILINE)
 GUIDE_IMAGE = "IMAGE.qcow2"
 IMAGE = "/run/efa-rs/lab/image.qcow2"
-# What efa-emu-lab prints of a ping.
+# efa-emu-lab's output for a ping.
 PING = re.compile(r"^guest1 to guest0 over EFA: .* us each way$", re.MULTILINE)
 EMULATOR_TRACES = "find / -xdev -name '*efa-emu*' ! -path '/var/log/*' ! -path '/var/cache/*' ! -path '/efa-rs/*'"
-# What apt would change of what builds kernels' Rust code.
+# apt's changes of packages that build kernels' Rust code.
 COMPILERS = re.compile(r"^Inst (?:rustc|rust-src|libstd-rust\S*|bindgen|gcc\S*) ", re.MULTILINE)
-# What a user sees of a DKMS build that failed, and finds in the log.
+# The log that DKMS names after a failed build, and the driver's messages in it.
 BUILD_LOG = re.compile(r"/var/lib/dkms/efa-rs/\S+/make\.log")
 SENTENCE = re.compile(r"^efa-rs: .*$", re.MULTILINE)
 
 
 class Scenario:
-    """A machine and what was found out about it."""
+    """A machine and its test results."""
 
     def __init__(self, name, *lowers, **options):
         self.name = name
@@ -114,14 +114,14 @@ class Scenario:
         self.tally += check(f"{self.name}: {what}", problems)
 
     def does(self, what, script, binds=()):
-        """The script runs without being booted, and succeeds; returns what it printed."""
+        """Checks that a script succeeds on the machine, which is not booted; returns its output."""
         with steps.step(f"{self.name}: {what}"):
             status, text = self.machine.offline(script, binds)
         self.check(what, [] if status == 0 else [f"exit status {status}", *text.splitlines()[-25:]])
         return text
 
     def fails(self, what, script, sentence):
-        """The script fails, and DKMS names a log, whose last sentence matches: it says why and what to do."""
+        """Checks that a script fails, and that DKMS names a log whose last message matches SENTENCE: the cause and the remedy."""
         with steps.step(f"{self.name}: {what}"):
             status, text = self.machine.offline(script)
         log = BUILD_LOG.search(text)
@@ -131,7 +131,7 @@ class Scenario:
         return text
 
     def boots(self, what, command, **options):
-        """It boots, and the KTAP of the command, or its end, is good."""
+        """Checks that the machine boots, and that the KTAP of the command, or else its exit status, is good."""
         name = f"{self.name}: {what}"
         trouble, status, text = None, 0, ""
         with steps.step(name):
@@ -157,18 +157,18 @@ class Scenario:
         return text
 
     def is_repaired(self, command):
-        """After a build that failed, the machine boots without driver, and one command installs it."""
+        """Checks that after a failed build the machine boots without driver, and one command installs it."""
         self.boots("the machine boots", f"{DRIVER} absent")
         self.does("one command repairs it", command)
         self.boots("the driver is there", f"{DRIVER} present")
 
     def has_built(self, text, series):
-        """DKMS says that it has installed a module for a kernel of a series."""
+        """Checks that DKMS reports the installation of a module for a kernel of a series."""
         done = re.search(rf"Installing /lib/modules/{re.escape(series)}\..*/efa\.ko", text)
         self.check(f"DKMS has built for {series}", [] if done else text.splitlines()[-40:])
 
     def is_only(self, version):
-        """DKMS has this version of the driver and no other, and so have the kernels."""
+        """Checks that DKMS and the kernels have this version of the driver and no other."""
         script = "dkms status; for kernel in /lib/modules/*; do modinfo --set-version ${kernel##*/} --field version efa; done"
         lines = self.machine.must(script).splitlines()
         good = [line for line in lines if line == version or re.match(rf"efa-rs/{re.escape(version)}, .*: installed", line)]
@@ -180,16 +180,16 @@ class Scenario:
         self.check(f"a {series} kernel is what boots", [] if release.startswith(f"{series}.") else [release])
 
     def release_of(self, which):
-        """The release of a kernel that the machine has packages of: floor, old or backports."""
+        """Returns the release of a kernel whose packages the machine has: floor, old or backports."""
         return dict(line.split() for line in self.machine.must("cat /kernels").splitlines())[which]
 
     def says_why_not(self, text, release, reason):
-        """It was said why a kernel gets no driver."""
+        """Checks that a message explains why a kernel gets no driver."""
         said = [line for line in SENTENCE.findall(text) if f"kernel {release} gets no driver, as {reason}" in line]
         self.check(f"it says why there is no driver for {release}", [] if said else text.splitlines()[-40:])
 
     def says_the_way_back(self, text):
-        """A removal says how to have Amazon's driver again."""
+        """Checks that a removal says how to return to Amazon's driver."""
         said = [line for line in SENTENCE.findall(text) if "run Amazon's EFA installer again" in line]
         self.check("it says how to return to Amazon's driver", [] if said else text.splitlines()[-25:])
 
@@ -199,7 +199,7 @@ class Scenario:
 
 
 def layers(scenario):
-    """What a scenario has made of its machine, for another to begin with."""
+    """Returns the layers of a scenario's machine, with which another scenario begins."""
     return [scenario.machine.folder / "upper", *scenario.machine.lowers[:-1]]
 
 
@@ -229,7 +229,7 @@ def depends(installed):
 
 
 def in_guest(base):
-    """The same in a running machine, where the driver is there at once, and after a reboot."""
+    """Installs the package in a running machine. The driver is there at once, and after a reboot."""
     it = Scenario("install in a guest", *layers(base))
     text = it.boots("it installs and is there at once", f"{INSTALL} && {DRIVER} loaded", timeout=3600)
     it.check("DKMS says nothing of an error", re.findall(r".*Error!.*", text))
@@ -246,14 +246,14 @@ def kernel_packages(series):
 
 
 def cloud_image(_base):
-    """What README says of EC2, by the letter, on a machine with Debian 13's own kernel and no headers, as cloud images are."""
+    """Runs README's commands for EC2 verbatim, on a machine like a cloud image: Debian 13's own kernel, and no headers."""
     it = Scenario("cloud image")
     it.machine.must(f"{OLD_IMAGE} && apt-get purge --yes --autoremove {kernel_packages(FLOOR)}")
     it.kernel_is("6.12")
     block = match_in(README_COMMANDS, (cache.CLONE / "README.md").read_text(), "README.md")
     commands = [line.removeprefix("# ") for line in block[1].splitlines()]
     install = next((command for command in commands if command.startswith("apt install ")), "false")
-    # The first is not run, as the machine has no network: it has apt's lists, and the packages.
+    # `apt update` is not run: the machine has no network, but has apt's lists and the packages.
     good = commands == ["apt update", install, "reboot", "ibv_devinfo"]
     it.check("README has one command that installs", [] if good else commands)
     text = it.does("that installs a kernel and the driver", f"cd {PACKAGES} && yes | {install}")
@@ -285,7 +285,7 @@ def upgrade(base):
 
 
 def newer_version():
-    """The version of the package that is newer."""
+    """Returns the version of the newer package."""
     return f"{package.version().rpartition('.')[0]}.{NEWER_SUBMINOR}"
 
 
@@ -303,7 +303,7 @@ def new_version(installed):
 
 
 def broken_toolchain(base):
-    """There is no rustc, though dpkg thinks so."""
+    """rustc is missing, although dpkg lists it as installed."""
     it = Scenario("broken toolchain", *layers(base))
     it.machine.must("mv /usr/bin/rustc /usr/bin/rustc.away")
     it.fails("it says which package is broken", INSTALL, "Rust compiler is missing: install the package rustc")
@@ -312,7 +312,7 @@ def broken_toolchain(base):
 
 
 def full_disk(base):
-    """There is no room for the kit."""
+    """The disk has no room for the kit."""
     it = Scenario("full disk", *layers(base))
     it.machine.must(f"rm -rf {KITS}/*")
     script = f"mount -t tmpfs -o size=60m tmpfs /var/cache/efa-rs && {INSTALL}"
@@ -349,7 +349,7 @@ def older_kernel(installed):
 def administrator(installed):
     """The administrator's files in /etc override the package's."""
     it = Scenario("administrator", *layers(installed))
-    # A device would have udev load the driver, whatever becomes of the unit.
+    # No device: udev would load the driver for it, regardless of the unit.
     for what, script, found, devices in (
         ("its unit is masked", "systemctl mask modprobe@efa.service", "off", ()),
         (
@@ -450,7 +450,7 @@ def in_use(installed):
 
 
 def two_kernels(base):
-    """One apt command brings two kernels to a machine that has the package, and none: one gets the driver, the other cannot."""
+    """One apt command installs two kernels on a machine with the package and no kernel: one gets the driver, the other is too old."""
     it = Scenario("two kernels", *layers(base))
     old, new = it.release_of("old"), it.release_of("backports")
     it.machine.must(f"apt-get purge --yes {kernel_packages(FLOOR)}")
@@ -463,7 +463,7 @@ def two_kernels(base):
 
 
 def rpm(base):
-    """The RPM's scriptlets, run by rpm and DKMS on Debian: there is no RPM distribution to be had here."""
+    """The RPM's scriptlets, run by rpm and DKMS on Debian, as no RPM distribution is available here."""
     it = Scenario("RPM", *layers(base))
     it.machine.must("apt-get install --yes rpm")
     text = it.does("the RPM is installed", f"rpm --install --nodeps {PACKAGES}/{package.rpm().name}")
@@ -481,7 +481,7 @@ def rpm(base):
 
 
 def other_architecture(_base):
-    """The same package on an arm64 machine, whose programs, the compilers among them, are emulated, and then the whole machine."""
+    """The same package on an arm64 machine. First only its programs are emulated, compilers included, and then the whole machine."""
     it = Scenario("arm64", architecture="arm64")
     package.deb()
     text = it.does("one command installs all that is needed", INSTALL)
@@ -493,7 +493,7 @@ def other_architecture(_base):
 
 
 def emulator(_base):
-    """What the guide says of two guests, by the letter, as an ordinary user of a clean Debian 13, with an image that the tools make.
+    """Runs the guide's commands for two guests verbatim, as an ordinary user of a clean Debian 13, with an image that the tools make.
 
     The machine is not booted: its programs run on this host's CPU. Under TCG, guests of a guest would take hours.
     """
@@ -518,7 +518,7 @@ def emulator(_base):
 
 
 def emulator_unit(_base):
-    """The emulator as a service."""
+    """Tests the emulator as a service."""
     it = Scenario("emulator's unit")
     deb = package.emulator_deb()
     it.does("the package is installed without what it recommends", f"apt-get install --yes --no-install-recommends {PACKAGES}/{deb.name}")
@@ -526,7 +526,7 @@ def emulator_unit(_base):
     return it
 
 
-# Whether they begin with a machine that the driver's package is installed on; None: they have nothing to do with the driver.
+# Scenarios, and whether they begin with a machine that has the driver's package. None: with a machine of their own.
 SCENARIOS = {
     "emulator": (emulator, None),
     "emulator-unit": (emulator_unit, None),

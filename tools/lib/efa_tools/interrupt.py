@@ -15,24 +15,24 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Seconds after which the main thread looks for signals.
 LOOK = 1
 
-# What is still done then.
+# Actions before the end of an interrupted program.
 _last = []
 
 
 def watch():
-    """Has this program say what was interrupted, and end."""
+    """Installs handlers by which a signal ends this program with a message."""
     for number in SIGNALS:
         signal.signal(number, lambda number, _: end(number))
-    # Python runs handlers in the main thread. A signal that arrives just before that thread blocks does not end its call.
+    # Python runs handlers in the main thread. A signal just before that thread blocks does not end its call, but the next timer does.
     signal.signal(signal.SIGALRM, lambda *_: None)
     signal.setitimer(signal.ITIMER_REAL, LOOK, LOOK)
-    # Python ends without its handlers, and SIGALRM would kill it then.
+    # Python removes its handlers before it exits, and SIGALRM would kill it then.
     atexit.register(signal.setitimer, signal.ITIMER_REAL, 0)
 
 
 @contextlib.contextmanager
 def last(action):
-    """Meanwhile an interrupted program does this, too."""
+    """Runs ACTION if the program is interrupted within the block."""
     _last.append(action)
     try:
         yield
@@ -42,10 +42,10 @@ def last(action):
 
 def end(number):
     for other in SIGNALS:
-        # The next one does not wait for anything.
+        # A second signal ends the program at once.
         signal.signal(other, lambda number, _: os._exit(128 + number))
     try:
-        # Not by print(), which may have been interrupted itself.
+        # print() is not safe here, as the signal may have interrupted it.
         os.write(sys.stderr.fileno(), f"{sentence(number)}\n".encode())
         for action in _last:
             action()

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Writes results as JUnit's XML, which many programs show."""
+"""Writes results as JUnit's XML, which many programs can display."""
 
 import re
 from xml.etree import ElementTree as xml
 
 from .tally import FAILED, SKIPPED
 
-# What XML has no way to write.
+# Characters that XML cannot represent.
 UNWRITABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 

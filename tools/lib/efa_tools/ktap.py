@@ -10,7 +10,7 @@ INDENT = re.compile(r"(?:# |  )*")
 RESULT = re.compile(r"^(?P<bad>not )?ok (?P<number>\d+)\s*(?:- )?(?P<name>[^#]*)(?:#\s*(?P<directive>\w+))?")
 PLAN = re.compile(r"^1\.\.(\d+)(?:\s*#\s*(?P<directive>SKIP))?")
 
-# Lines of diagnostics that failures() has of each test: some of kmemleak's reports, with their backtraces.
+# Limit on lines of diagnostics for each test: enough for some of kmemleak's reports with their backtraces.
 DIAGNOSTICS = 80
 
 
@@ -25,13 +25,13 @@ class Block:
 
 
 def parts(line):
-    """How deep a line is, and what it says."""
+    """Returns the depth of a line, and its content."""
     content = INDENT.sub("", line, count=1)
     return (len(line) - len(content)) // 2, content.rstrip()
 
 
 def parse(text):
-    """The tally of the leaf results. What the plans announce but the output lacks has failed."""
+    """Returns the tally of the leaf results. Planned tests that the output lacks have failed."""
     blocks, said = [Block()], []
     for line in text.splitlines():
         depth, content = parts(line)
@@ -64,7 +64,7 @@ def parse(text):
 
 
 def failures(text):
-    """The lines of the results that are bad, each after the diagnostics that the test printed just before it."""
+    """Returns the lines of failed results, each after the diagnostics that the test printed just before it."""
     found, said = [], []
     for line in text.splitlines():
         _, content = parts(line)
@@ -72,7 +72,7 @@ def failures(text):
         if result and result["bad"] and (result["directive"] or "").upper() != "SKIP":
             left_out = len(said) - DIAGNOSTICS
             found += said[:DIAGNOSTICS] + [f"({left_out} more lines)"] * (left_out > 0) + [line]
-        # With the depth's "# " or without: a line that says something and is no result.
+        # A line of diagnostics, with or without the "# " of its depth.
         if re.match(r" *#", line) and not result:
             said.append(line)
         else:
@@ -97,7 +97,7 @@ def count(tally, result, children, said):
 
 
 def close(block):
-    """The tally of a level that is over."""
+    """Returns the tally of a level that has ended."""
     if block.plan is not None and block.seen != block.plan and not block.skipped:
         missing = block.plan - block.seen
         if missing > 0:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What the tests of the emulator's package begin with: a clean Debian 13, and a cloud image for guests."""
+"""The base of tests of the emulator's package: a clean Debian 13, and a cloud image for guests."""
 
 from . import build, cache, layer, namespace, steps, toolroot
 
 RECIPES = namespace.TOOLS / "lab"
 MADE = "/run/efa-rs/lab"
-# How many guests efa-emu-lab has, each of which has a port of the host.
+# Number of guests of efa-emu-lab, each of which has a port of the host.
 GUESTS = 2
-# What is installed with the emulator's package.
+# Packages that are installed with the emulator's package.
 DOWNLOADS = ("qemu-system-x86", "qemu-utils", "openssh-client", "python3")
 
 

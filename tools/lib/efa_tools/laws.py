@@ -13,7 +13,7 @@ RELEASE = re.compile(r"\blinux_\d+_\d+\b")
 UNSAFE = re.compile(r"\bunsafe\b")
 C_LINES = 420
 CLIENTS_HEADER = "efa_rs/include/efa_verbs.h"
-# What each folder of the driver may name, as Documentation/architecture.md draws it; all may name version.rs.
+# The folders that each folder of the driver may name, as in Documentation/architecture.md. All may name version.rs.
 ARROWS = {
     "driver": {"verbs", "com", "rdma", "sys", "hw"},
     "verbs": {"rdma", "com", "io", "hw", "sys"},
@@ -25,10 +25,10 @@ ARROWS = {
     "ffi": set(),
     "version": {"ffi"},
 }
-# The one file that compares layouts with those of the kernel.
+# The only file that compares layouts with those of the kernel.
 ARROWS_OF_FILES = {"efa_rs/verbs/abi.rs": {"ffi"}}
 SAFETY = re.compile(r"^\s*//\s*SAFETY:\s*(?P<text>.*)$")
-# What names no reason, but where one is.
+# References to a reason elsewhere, in place of a reason.
 ELSEWHERE = re.compile(
     r"as (above|below|before|for|in|with)\b|see\b|(the )?same\b|likewise\b|ditto\b|what holds for\b|.*\b(relies|rests) on the same\b"
     r"|by the (type )?invariants?[.]$",
@@ -36,14 +36,14 @@ ELSEWHERE = re.compile(
 )
 # A link to a file, to a heading, or to a heading of a file.
 LINK = re.compile(r"\]\((?!\w+:)([^)\s#]*)#?([^)\s]*)\)")
-# Where packages come from is the host's choice.
+# Package mirrors, which the host chooses.
 MIRROR = re.compile(
     r"\b(deb|ftp|security|snapshot|archive|cdn)[\w.-]*\.(debian|ubuntu)\.(org|com|net)|//[\w.-]*mirror[\w.-]*/|(index|static)\.crates\.io"
 )
 
 
 def files(*patterns, links=False):
-    """The clone's files, tracked and new ones, that match git's patterns; its links to others only if they are asked for."""
+    """Returns the clone's files, tracked and new ones, that match git's patterns. With LINKS, also symbolic links."""
     command = ["git", "-C", str(cache.CLONE), "ls-files", "--cached", "--others", "--exclude-standard", "--", *patterns]
     names = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     return [name for name in sorted(set(names)) if (links if (path := cache.CLONE / name).is_symlink() else path.is_file())]
@@ -66,7 +66,7 @@ def unsafe_in_its_folders():
 
 
 def releases_in_their_folders():
-    """What depends on the kernel's release is in efa_rs/sys and efa_rs/ffi only."""
+    """Code that depends on the kernel's release is in efa_rs/sys and efa_rs/ffi only."""
     return [
         f"{place}: {line.strip()}"
         for name in files("efa_rs/*.rs")
@@ -77,9 +77,9 @@ def releases_in_their_folders():
 
 
 def little_c():
-    """efa_rs has less than 420 lines of C: tracepoints and methods of objects, of which there is no other way, are two fifths of them.
+    """efa_rs has less than 420 lines of C, without the header for clients in the kernel.
 
-    What clients in the kernel include is not among them.
+    Two fifths of them are tracepoints and methods of objects, which cannot be written in Rust.
     """
     counts = {name: len(lines(name)) for name in files("efa_rs/*.c", "efa_rs/*.h") if name != CLIENTS_HEADER}
     if sum(counts.values()) < C_LINES:
@@ -102,7 +102,7 @@ def crate_of(root):
 
 
 def module_imports():
-    """All that files of the driver's crate name of each other."""
+    """Returns the names that files of the driver's crate use from each other, each with the folder of the file."""
     crate = crate_of(DRIVER)
     return [(crate.module(found.file)[:1], found) for found in crate.imports() if found.file != DRIVER]
 
@@ -117,13 +117,13 @@ def arrows():
 
 
 def roots():
-    """The roots of the driver and of the emulator's crates. The program of a crate that has a library is a file like others."""
+    """Returns the roots of the driver and of the emulator's crates. In a crate with a library, main.rs is an ordinary file."""
     emulator = files("emulator/*/src/lib.rs", "emulator/*/src/main.rs")
     libraries = {os.path.dirname(name) for name in emulator if name.endswith("/lib.rs")}
     return files(DRIVER) + [name for name in emulator if name.endswith("/lib.rs") or os.path.dirname(name) not in libraries]
 
 
-# A trait whose associated types have bounds on the traits of other files, which have a bound on it.
+# The file of a trait whose associated types have traits of other files as bounds. Those traits have it as a bound.
 HUB = "efa_rs/rdma/provider.rs"
 
 
@@ -155,22 +155,22 @@ def own_reasons():
 
 
 def anchor(heading):
-    """What a link to a heading says after its #."""
+    """Returns the fragment of a link to a heading."""
     return re.sub(r"[^\w -]", "", heading.strip().lower()).replace(" ", "-")
 
 
-# What reads a clock, in Python, Rust, C and a shell. An `Instant` that a function needs as the start of its time measures nothing.
+# Code that reads a clock, in Python, Rust, C and a shell. An `Instant` as a function's start of time measures nothing.
 CLOCK = re.compile(
     r"\btime\.(monotonic|time|perf_counter)(_ns)?\(|\bdatetime\.now\("
     r"|\.elapsed\(|\bduration_since\(|\b(Instant|SystemTime)::now\(\) *[-+<>]"
     r"|\bktime_get\w*\(|\bEPOCH(REALTIME|SECONDS)\b|\$\{?SECONDS\b|\bdate \+%s"
 )
-# Tests that may: the functions that wait, and what measures time.
+# Tests that may read a clock: functions that wait, and measurements of time.
 CLOCKS = (
     "tests/kselftest/patience.py",
     "emulator/testing/src/wait.rs",
     "tests/bench/",
-    # It has examples of what is not allowed.
+    # It has examples of forbidden code.
     "tests/tools/test_laws.py",
     "tests/life/timing.py",
     "tests/kverbs/exchange.c",
@@ -180,7 +180,7 @@ RUST_TESTS = re.compile(r"^mod tests \{")
 
 
 def tests_of(name):
-    """The lines of a file that are tests: all of them, or of a file with both, the module of its tests."""
+    """Returns the lines of a file that are tests: all, or only the module of tests in a file with other code."""
     numbered = lines(name)
     if "/src/" not in name or not name.endswith(".rs"):
         return numbered
@@ -199,14 +199,14 @@ def no_clock():
     ]
 
 
-# The effects of the emulator's rules, the table that has each, and a row of that.
+# The file with the effects of the emulator's rules, the file with their table, and patterns of an effect and of a row.
 EFFECTS, TABLE = "emulator/model/src/faults/then.rs", "tests/kselftest/effects.md"
 EFFECT = re.compile(r"^    pub (\w+): ")
 ROW = re.compile(r"^\| (\w+) \|")
 
 
 def effects_are_tested():
-    """Each effect of a rule of the emulator has a row in the table, and each row of it is one."""
+    """Each effect of a rule of the emulator has a row in the table, and each row has an effect."""
     start = next((number for number, (_, line) in enumerate(lines(EFFECTS)) if line.startswith("pub struct Then")), 0)
     end = next((number for number, (_, line) in enumerate(lines(EFFECTS)) if number > start and line == "}"), 0)
     effects = {match[1]: place for place, line in lines(EFFECTS)[start:end] if (match := EFFECT.match(line))}
@@ -218,7 +218,7 @@ def effects_are_tested():
 
 
 def links_lead_somewhere():
-    """Links in the documentation lead to files and headings that there are."""
+    """Links in the documentation lead to files and headings that exist."""
     pages = {name: lines(name) for name in files("*.md")}
     anchors = {name: {anchor(line.lstrip("#")) for _, line in text if line.startswith("#")} for name, text in pages.items()}
     problems = []
@@ -236,9 +236,9 @@ def commands_are_run():
     return guides.problems(guides.commands(), guides.table())
 
 
-# Files that may have longer sentences. One that has none is an error.
+# Files that may have longer sentences. A file in this list without one is an error.
 LONG_SENTENCES = (
-    # The hash of each is the key of what takes minutes to make. Edit the comment with the next change of the code.
+    # The hash of each is a cache key of results that take minutes to build. Edit the comment with the next change of the code.
     "tools/lab/image.sh",
     "tools/rust-kit",
 )

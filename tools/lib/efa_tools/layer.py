@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Layers of packages over the toolroot, for what few need: packaging and its tests; pictures; captures; linters."""
+"""Layers of packages over the toolroot, for rare uses: packaging and its tests, pictures, captures, linters."""
 
 from dataclasses import dataclass
 
@@ -36,14 +36,14 @@ class Layer:
         return cache.make(cache.folder("layer") / cache.key(toolroot.key(), script), f"the {self.what}", 1, build)
 
     def enter(self, command, binds=(), environment=None, emulator=None):
-        """The command line that runs COMMAND in there, where the clone is at /efa-rs; see namespace.enter()."""
+        """Returns the command line that runs COMMAND in the layer, with the clone at /efa-rs; see namespace.enter()."""
         path = self.folder()
         overlay = namespace.Overlay([path / "layer", toolroot.root()], path / "mount")
         return namespace.enter(overlay, command, [(cache.CLONE, "/efa-rs", "ro"), *binds], environment, emulator)
 
 
-# debhelper .. rpmlint: what packages are built and checked with; mmdebstrap: makes the machines of the install tests;
-# dosfstools .. syslinux: what makes a disk that boots.
+# debhelper .. rpmlint: build and check packages; mmdebstrap: makes the machines of the install tests;
+# dosfstools .. syslinux: make a bootable disk.
 PACKAGING = Layer(
     "packaging tools",
     (
@@ -53,7 +53,7 @@ PACKAGING = Layer(
 )
 PLOTTING = Layer("plotting tools", ("python3-matplotlib",))
 DISSECTING = Layer("dissecting tools", ("tshark",))
-# python3-pip: gets what Debian 13 does not have, see linters.py.
+# python3-pip: installs ruff, which Debian 13 does not have, see linters.py.
 LINTING = Layer("linting tools", ("mypy", "shellcheck", "codespell", "python3-pip"))
 
 folder, enter = PACKAGING.folder, PACKAGING.enter

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""tests/life in guests: all of it once in two, and again where limits of time count, in many rounds in as many guests as that takes."""
+"""Runs tests/life in guests: all tests once in two guests, then those with limits of time again, in as many guests as needed."""
 
 import math
 import shlex
@@ -12,15 +12,15 @@ from .failure import Failure
 
 FOLDER = cache.CLONE / "tests" / "life"
 DEVICES = ["profile=efa3", "profile=efa3"]
-# The one whose tests have rounds without end; the others do something different in each, and few are enough.
+# The program whose tests have unlimited rounds. Those of the others do something different in each round, and few are enough.
 ENDLESS = "life.py"
-# Any of those, for as long as one likes.
+# The program that runs random triggers under random loads, for a given time.
 MIXTURE = "mixture.py"
-# Those in which limits of time count.
+# The programs in which limits of time count.
 MEASURED = (ENDLESS, "deaths.py")
-# The others are in a guest of their own, in this order: QEMU (11.1) aborts when a link is reset by which a device was pulled out.
+# The others run in a guest of their own, in this order: QEMU (11.1) aborts at a reset of a link whose device was removed by surprise.
 OTHERS = {"rust": ("outcomes.py", "deaths.py"), "c": ("outcomes.py",)}
-# Seconds that a guest may take whatever it does, and for each round, which are several times as many as it needs.
+# Time limit of a guest in seconds: a fixed part, and a part for each round. Both are several times the need.
 BASE, ROUND = 3600, 20
 # The factor by which the debug kernel is slower.
 SLOW = 4
@@ -28,19 +28,19 @@ SLOW = 4
 
 @dataclass
 class Share:
-    """What one guest does: of each program all tests or some, and how many rounds of them unless that is left to the tests."""
+    """The work of one guest: all or some tests of each program, and the number of their rounds unless the tests choose it."""
 
     name: str
     programs: dict[str, list[str]]
     rounds: int | None = None
     # Whether limits of time count.
     measured: bool = False
-    # Of a mixture: what it is chosen by, and how long it takes.
+    # Seed and duration of a mixture.
     seed: int | None = None
     minutes: int = 0
 
     def command(self, runner, last):
-        """Runs it in a guest. What programs are named for is there as often as they are run."""
+        """Returns the command for a guest, by which RUNNER runs the programs and then those in LAST."""
         environment: dict[str, object] = {"EFA_TESTS": ";".join(test for tests in self.programs.values() for test in tests)}
         if self.rounds:
             environment["EFA_ROUNDS"] = self.rounds
@@ -53,12 +53,12 @@ class Share:
         return f"{settings} kselftest_override_timeout={self.timeout()} {runner} {programs}"
 
     def timeout(self):
-        """Of each program."""
+        """Returns the time limit of each program, in seconds."""
         return BASE + 60 * self.minutes + ROUND * (self.rounds or 0) * sum(len(tests) for tests in self.programs.values())
 
 
 def tests(program):
-    """The names of a program's tests, and for each how many rounds there may be of it in a guest."""
+    """Returns the names of a program's tests, each with the maximum number of its rounds in a guest."""
     done = subprocess.run([sys.executable, FOLDER / program, "--list"], capture_output=True, text=True, check=False)
     if done.returncode:
         raise Failure(f"{done.stderr}\ntests/life/{program} --list failed: see above.")
@@ -70,7 +70,7 @@ def tests(program):
 
 
 def shares(available, rounds, chosen):
-    """What each guest does. AVAILABLE are programs and their tests, CHOSEN parts of the names of tests."""
+    """Divides the tests among guests. AVAILABLE are programs and their tests, CHOSEN parts of the names of tests."""
     wanted = {
         program: {name: limit for name, limit in found.items() if not chosen or any(text in name for text in chosen)}
         for program, found in available.items()
@@ -97,7 +97,7 @@ def shares(available, rounds, chosen):
 
 
 def by_trigger(found):
-    """The tests of each trigger: a name begins with that."""
+    """Groups tests by trigger, with which a name begins."""
     groups = {}
     for name, limit in found.items():
         groups.setdefault(name.rpartition(", ")[0], {})[name] = limit
@@ -105,9 +105,9 @@ def by_trigger(found):
 
 
 def jobs(driver, flavour, rounds=None, chosen=(), measured=False):
-    """A job for each guest that it takes: its name, what runs it, how many cores it needs for its limits of time, and whether it has any.
+    """Returns a job for each guest: its name, its function, the cores that its limits of time need, and whether these count.
 
-    All tests are run once, and with MEASURED then again, in which limits of time count.
+    All tests run once. With MEASURED, tests with limits of time run again, and the limits count.
     """
     title = f"life {driver} {flavour}"
     programs = [ENDLESS] * (driver == "rust") + [*OTHERS[driver]]
@@ -129,7 +129,7 @@ def mixture(driver, flavour, seed, minutes):
 
 
 def job(share, driver, flavour, name):
-    # Where nothing but the tests' own programs uses the devices, these mostly wait.
+    # Where only the tests' own programs use the devices, the tests mostly wait.
     cores = 2 if {ENDLESS, MIXTURE} & set(share.programs) else 1
     return name, lambda: run(name, share, driver, flavour), cores, share.measured
 
@@ -143,7 +143,7 @@ def run(name, share, driver, flavour):
         return tally
     if driver == "c":
         options["known_reports"] = suite.known_reports(FOLDER)
-    # The C driver's reports are known; what the host finds besides them fails, too.
+    # The C driver's reports are known. Other reports that the host finds are failures, too.
     command = share.command("/efa-rs/tests/kselftest/run.sh", ["dmesg.py"] * (driver == "rust"))
     tally, _ = suite.in_guest(name, command, driver, flavour, timeout=share.timeout() * len(share.programs), **options)
     return tally

@@ -15,21 +15,21 @@ from . import build, cache, layer, steps, toolroot
 from .failure import Failure
 
 RUFF = "0.17.6"
-# Of its wheel for x86-64 and glibc, by which pip knows that this is the file that was looked at.
+# Hash of its wheel for x86-64 and glibc, by which pip verifies that this is the reviewed file.
 SHA256 = "aa3b08254a732acba246891089a152c47c5733dc36b8ecb76ce8602f8326e5e4"
-# Where ruff, pip's settings, what a program keeps of a clone, and the names of files are in the toolroot.
+# Paths in the toolroot: of ruff, of pip's settings, of a program's cache for a clone, and of the list of files.
 INSTALLED, SETTINGS, KEPT, NAMES = "/run/efa-rs/ruff", "/run/efa-rs/pip.conf", "/run/efa-rs/kept", "/run/efa-rs/names"
-# Where checkpatch is, and what it reads there.
+# The folder of checkpatch in the toolroot, and the files in it.
 SCRIPTS = "/run/efa-rs/scripts"
 SCRIPT_FILES = ("checkpatch.pl", "const_structs.checkpatch", "spelling.txt")
-# A line of checkpatch: where, and the type of what it is about.
+# A line of checkpatch's output: the file, and the type of the message.
 FOUND = re.compile(r"^(?P<file>[^:]+):\d+: (?:ERROR|WARNING|CHECK):(?P<type>\w+): ", re.MULTILINE)
-# What pip gets of the host's environment: how to reach the index.
+# Variables of the host's environment that pip gets, for access to the index.
 PASSED = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST", "PIP_PROXY", "PIP_DEFAULT_TIMEOUT", "PIP_RETRIES")
 
 
 def settings():
-    """What has to be mounted for pip: the host's settings, the user's rather than the system's."""
+    """Returns the mount of pip's settings on the host: the user's, or else the system's."""
     named = [Path(os.environ["PIP_CONFIG_FILE"])] if os.environ.get("PIP_CONFIG_FILE") else []
     files = [*named, Path.home() / ".config/pip/pip.conf", Path.home() / ".pip/pip.conf", Path("/etc/pip.conf")]
     return [(file, SETTINGS, "ro") for file in files if file.is_file()][:1]
@@ -47,7 +47,7 @@ def installed():
             *("--target", INSTALLED, "--requirement", f"{INSTALLED}/requirements"),
         ]
         passed = {name: os.environ[name] for name in PASSED if name in os.environ}
-        # The host's settings may name a bundle of its own, which is at this place in there.
+        # The host's settings may name its own CA bundle, which is at this place in the toolroot.
         environment = {**passed, "PIP_CONFIG_FILE": SETTINGS, "PIP_CERT": "/etc/ssl/certs/ca-certificates.crt"}
         with steps.step("installing ruff") as log:
             binds = [(path, INSTALLED, "rw"), *settings()]
@@ -94,7 +94,7 @@ def scripts():
 
 
 def checkpatch(log, names):
-    """Runs checkpatch on files of the clone; returns what it has found, as matches of FOUND."""
+    """Runs checkpatch on files of the clone; returns its messages, as matches of FOUND."""
     command = [f"{SCRIPTS}/checkpatch.pl", "--no-tree", "--strict", "--terse", "--show-types", "--no-summary", "--file"]
     inside = build.in_toolroot(["env", "--chdir=/efa-rs", *command, *names], [(scripts(), SCRIPTS, "ro")])
     begin = log.tell()
@@ -110,13 +110,13 @@ def checkpatch(log, names):
 
 @contextlib.contextmanager
 def kept(program):
-    """The folder in which a program keeps what it has found out about the clone's files. One process at a time has it."""
+    """Yields the folder of a program's cache for the clone's files, which is locked."""
     with cache.lock(f"{program}-{cache.key(str(cache.CLONE))}"):
         yield cache.clone_folder(program)
 
 
 def run(log, what, command, names, binds=(), environment=None):
-    """Runs a program in the clone's folder on files of it. Their names are in a file, as a log has the command."""
+    """Runs a program in the clone's folder on files of it. Their names are in a file, to keep the command in the log short."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "names").write_text("".join(f"{name}\n" for name in names))
         over = ["xargs", "--delimiter=\\n", f"--arg-file={NAMES}/names", *command]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""make schedules and make fuzz-driver: lives of the driver as a program (host/), of seeds and of a fuzzer's inputs."""
+"""make schedules and make fuzz-driver: run lives of the driver as a program (host/), from seeds and from a fuzzer's inputs."""
 
 import json
 import os
@@ -10,17 +10,17 @@ from . import build, cache, namespace, steps
 from .failure import Failure, match_in
 from .verdict import check
 
-# The folders of efa_rs/ whose lines are counted.
+# The folders of efa_rs/ whose covered lines are counted.
 COUNTED = ("com", "io", "hw", "verbs", "rdma")
 CORPUS = Path("host/driver/tests/driver/corpus.txt")
-# Bytes of an input. A life of 48 actions takes fewer.
+# Maximum length of an input in bytes. A life of 48 actions takes fewer.
 LONGEST = 400
 FAILED = re.compile(r"^failed: (.*)$", re.MULTILINE)
 LIVES = re.compile(r"^(\d+ lives, \d+ per second), \d+ failed$", re.MULTILINE)
 
 
 def inside(path):
-    """Where something of the folder of builds is in the toolroot."""
+    """Returns the path in the toolroot of a file in the folder of builds."""
     return f"{build.BUILD}/{path}"
 
 
@@ -45,12 +45,12 @@ class Lives:
         self.program = inside("coverage/release/lives")
 
     def run(self, *arguments):
-        """Runs it. Returns its output, also if lives fail."""
+        """Runs the program. Returns its output, also if lives fail."""
         begin = self.log.tell()
         try:
             in_toolroot(self.log, "lives", [self.program, *map(str, arguments)], {"LLVM_PROFILE_FILE": inside("reached/%p.profraw")})
         except Failure:
-            # After lives that fail, too, the last line has their number.
+            # The last line has the number of lives, also after failures. Without it, the program itself failed.
             if not LIVES.search(self.output(begin)):
                 raise
         return self.output(begin)
@@ -66,7 +66,7 @@ class Lives:
             return file.read()
 
     def reached(self):
-        """The lines of each folder that lives have reached, and all of its lines."""
+        """Returns the number of lines of each folder that lives have reached, and the number of all its lines."""
         profiles = [inside(f"reached/{file.name}") for file in self.folder.glob("*.profraw")]
         in_toolroot(self.log, "llvm-profdata", ["llvm-profdata-19", "merge", "-sparse", *profiles, "-o", inside("reached/all")])
         script = f"llvm-cov-19 export --summary-only --instr-profile={inside('reached/all')} {self.program} >{inside('reached/lines')}"
@@ -88,7 +88,7 @@ def show(name, text, counts):
 
 
 def schedules(seconds):
-    """Runs lives of seeds, from EFA_SEED or a random one on."""
+    """Runs lives from consecutive seeds, of which the first is EFA_SEED or random."""
     seed = int(os.environ.get("EFA_SEED") or int.from_bytes(os.urandom(4)))
     name = f"schedules from EFA_SEED={seed} for {seconds} s"
     with steps.step(name) as log:
@@ -99,7 +99,7 @@ def schedules(seconds):
 
 
 def fuzz(seconds, keep=False):
-    """Runs lives of inputs that libFuzzer chooses. KEEP replaces the corpus of the repository by the inputs that reach most."""
+    """Runs lives from inputs that libFuzzer chooses. KEEP replaces the corpus of the repository by the minimized inputs."""
     name = f"fuzzing the driver for {seconds} s"
     corpus, found = cache.clone_folder("host", "corpus"), empty("found")
     with steps.step(name) as log:
@@ -115,7 +115,7 @@ def fuzz(seconds, keep=False):
         try:
             in_toolroot(log, f"Fuzzing, whose findings are in {found},", command)
         except Failure:
-            # It fails if it has found something, which may be known.
+            # libFuzzer fails if it has found something, which may be known.
             if not any(found.iterdir()):
                 raise
         executions = executed(Path(log.name).read_text(errors="replace"))
@@ -139,7 +139,7 @@ def executed(text):
 
 
 def empty(name):
-    """An empty folder of this clone's builds."""
+    """Makes an empty folder among this clone's builds."""
     namespace.remove(cache.clone_folder("host", name))
     return cache.clone_folder("host", name)
 
@@ -157,7 +157,7 @@ def pack(folder, file):
 
 
 def minimize(log, program, corpus, options):
-    """Leaves in the corpus only inputs that reach code that no other reaches, and writes it to the repository."""
+    """Removes inputs from the corpus that reach no code of their own, and writes the corpus to the repository."""
     merged = empty("merged")
     in_toolroot(log, "Minimizing the corpus", [program, "-merge=1", "-use_counters=0", *options, inside("merged"), inside("corpus")])
     namespace.remove(corpus)

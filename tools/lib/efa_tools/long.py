@@ -5,7 +5,7 @@ from . import steps, times
 from .failure import Failure, sentence
 from .tally import Tally
 
-# As words of tools/check: each has results of its own. What is quick and fails soon comes first.
+# Arguments of tools/check, each with results of its own. Quick suites come first, so that their failures show early.
 SUITES = (
     "deny",
     "cargo-install",
@@ -37,7 +37,7 @@ SUITES = (
 
 
 def run(do, rest=False):
-    """Has each suite done by do(words); returns the tally of all. REST: only those that have not passed on this head."""
+    """Runs each suite by do(words); returns the tally of all. REST runs only those that have not passed on this commit."""
     total = Tally()
     for command in SUITES:
         if rest and passed_here(command):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Machines: Debian systems with systemd that keep what is done to them from boot to boot, for the tests of packages.
+"""Machines: Debian systems with systemd that keep their changes from boot to boot, for the tests of packages.
 
-A machine's root is an overlay of what was changed over a root from the cache, so that a new machine costs nothing.
+A machine's root is an overlay of its changes over a root from the cache, so that a new machine costs nothing.
 """
 
 import re
@@ -17,7 +17,7 @@ LAYERS = "/run/efa-rs/layer"
 MACHINE = "/run/efa-rs/machine"
 # The id of the owner of keys in the firmware's variables.
 OWNER = "0a1ef7a5-6d5b-4c0e-9f0e-0efa0efa0efa"
-# How many times longer than a guest a machine may print nothing before its session: until then systemd starts all else.
+# Factor for a machine's time without output before its session, relative to a guest: systemd starts all other services before.
 SLOW = 5
 # Files of the firmware with Secure Boot: its code, and its variables.
 FIRMWARE = ("firmware.code", "firmware.variables")
@@ -41,13 +41,13 @@ TRUST = f"""
     virt-fw-vars --input /usr/share/OVMF/OVMF_VARS_4M.fd --output {MACHINE}/{{variables}} --secure-boot "$@"
     cp /usr/share/OVMF/OVMF_CODE_4M.secboot.fd {MACHINE}/{{code}}
 """
-# The driver's package, and what apt installs with it.
+# The paragraph of the driver's package in debian/control, and its dependencies and recommendations.
 PARAGRAPH = re.compile(r"^Package: efa-rs-dkms\n(?:.+\n)+", re.MULTILINE)
 DEPENDS = re.compile(r"^(?:Depends|Recommends):((?:\n .*)+)", re.MULTILINE)
 
 
 def wanted():
-    """The packages that the driver's package asks for: of alternatives the first; neither kernels nor their sources."""
+    """Returns the dependencies of the driver's package: the first of alternatives, without kernels and their sources."""
     text = match_in(PARAGRAPH, (cache.CLONE / "debian" / "control").read_text(), "debian/control")[0]
     fields = ",".join(DEPENDS.findall(text))
     names = {re.split(r"[|(]", field)[0].strip() for field in fields.split(",")}
@@ -71,7 +71,7 @@ def stock(architecture="amd64"):
 
 
 def emulator_for(architecture):
-    """What runs a machine's programs while it is not booted, if this host's CPU does not."""
+    """Returns the emulator for programs of a machine that is not booted; None if this host's CPU runs them."""
     return toolroot.emulator() if architecture == "arm64" else None
 
 
@@ -91,7 +91,7 @@ class Boot(guest.Run):
             shutil.copy(self.machine.folder / file, self.folder / file)
 
     def serve_share(self, guest, tag, directory, policy, readonly, prefix=(), binds=()):
-        """The machine's own root, which can be written, in place of the toolroot."""
+        """Serves the machine's own root, which is writable, in place of the toolroot."""
         if tag == "root":
             overlay = self.machine.overlay_inside()
             prefix = ("sh", "-c", f'mount -t overlay -o "{overlay.options()}" overlay {overlay.mount} && exec "$@"', "sh")
@@ -105,9 +105,9 @@ class Boot(guest.Run):
         return qemu.secure_boot(*(f"{qemu.RUN}/{file}" for file in FIRMWARE)) if self.machine.secure else super().firmware()
 
     def init(self):
-        """systemd's limit of 90 seconds for the start of a service is short for an emulated CPU.
+        """Returns parameters for systemd, whose limit of 90 seconds for the start of a service is too short for an emulated CPU.
 
-        Updates after an exchange of /usr have the same limit in their units. A machine from packages does not need them.
+        Units for updates after an exchange of /usr set the same limit. A machine from packages does not need them.
         """
         limit = patience.PATIENCE * self.boot_slowness()
         return f"rw efa-test systemd.default_timeout_start_sec={limit} systemd.condition_needs_update=0"
@@ -117,7 +117,7 @@ class Boot(guest.Run):
 
 
 class Machine:
-    """A machine: a name for messages, and its root, which is that of a stock machine with LOWERS over it, or another."""
+    """A machine: a name for messages, and a root, which has LOWERS over ROOT, or over that of a stock machine."""
 
     def __init__(self, name, lowers=(), root=None, architecture="amd64"):
         self.name = name
@@ -138,18 +138,18 @@ class Machine:
         return namespace.Overlay(self.lowers, folder / "mount", folder / "upper", folder / "work", user=bool(self.emulator))
 
     def overlay_inside(self):
-        """The same as seen in the toolroot with binds()."""
+        """Returns the overlay with its paths in the toolroot, which binds() mounts."""
         lowers = [Path(f"{LAYERS}{number}") for number in range(len(self.lowers))]
         upper, work = Path(MACHINE) / "upper", Path(MACHINE) / "work"
         return namespace.Overlay(lowers, Path("/mnt"), upper, work, user=bool(self.emulator))
 
     def binds(self):
-        """What serves the root from the toolroot."""
+        """Returns the mounts by which the toolroot has the parts of the root."""
         lowers = [(lower, f"{LAYERS}{number}", "ro") for number, lower in enumerate(self.lowers)]
         return [*lowers, (self.folder, MACHINE, "rw")]
 
     def offline(self, script, binds=()):
-        """Runs a script in the machine's root without booting it; returns the exit status and what it printed."""
+        """Runs a script in the machine's root without booting it; returns the exit status and the output."""
         own = [(self.folder, MACHINE, "rw"), (cache.CLONE, "/efa-rs", "ro"), (package_folder(), "/run/efa-rs/package", "ro")]
         binds = [*own, *binds]
         environment = {"DEBIAN_FRONTEND": "noninteractive"}
@@ -161,7 +161,7 @@ class Machine:
         return status, log.read_text(errors="replace")
 
     def must(self, script):
-        """The same for a script that cannot fail; returns what it printed."""
+        """Like offline(), for a script that must not fail; returns its output."""
         status, text = self.offline(script)
         if status:
             log = self.folder / f"offline{self.count}.log"
@@ -170,20 +170,20 @@ class Machine:
         return text
 
     def choose_kernel(self, release=None):
-        """Takes a kernel: of a release, or, as GRUB does, the newest."""
-        # A guest's own mounts are not there, and neither is /run.
+        """Selects the kernel of a release, or, as GRUB does, the newest."""
+        # The script has neither the mounts of a booted guest nor its /run.
         newest = "ls /boot/vmlinuz-* | sort -V | tail -n 1"
         choice = f"/boot/vmlinuz-{release}" if release else f"$({newest})"
         text = self.must(f"file={choice}; cp $file {MACHINE}/vmlinuz && echo $file")
         self.release = text.strip().split("vmlinuz-")[1]
 
     def trust(self, *certificates):
-        """Has it boot with Secure Boot from now on; the firmware trusts what signed the kernel, and CERTIFICATES, files in DER."""
+        """Enables Secure Boot for later boots. The firmware trusts the signers of the kernel, and CERTIFICATES, files in DER."""
         self.must(TRUST.format(code=FIRMWARE[0], variables=FIRMWARE[1], certificates=" ".join(certificates)))
         self.secure = True
 
     def boot(self, command, devices=("profile=efa2",), timeout=3600, memory="2G", release=None):
-        """Boots it and runs a command; returns the exit status, what it printed, and the run."""
+        """Boots the machine and runs a command; returns the exit status, the output, and the run."""
         self.choose_kernel(release)
         flavour = f"cloud-{self.architecture}"
         options = guest.Options(command, "none", flavour, list(devices), timeout=timeout, memory=memory, quiet=True)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Runs a command as root of a user namespace in which each id is what it is outside, for root: unshare asks /etc/subuid for that.
+"""Runs a command as root of a user namespace with identical ids inside and outside. Only for root: unshare would need /etc/subuid.
 
 usage: mapped.py COMMAND [ARGUMENT...]
 """
@@ -25,7 +25,7 @@ def main(command):
         os.execvp(command[0], command)
     os.close(made[1])
     os.close(mapped[0])
-    # Nothing is written: it ends when the child has closed its side.
+    # Nothing is written: the read ends when the child closes its end.
     os.read(made[0], 1)
     for kind in ("uid", "gid"):
         with open(f"/proc/{child}/{kind}_map", "w") as file:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """Runs programs as root of namespaces of their own: nothing is mounted on, or changed in, the host.
 
-Root needs a mount namespace; an ordinary user also a user namespace, in which the user is root and the user's
-subordinate ids are everybody else.
+Root needs a mount namespace. An ordinary user also needs a user namespace, in which the user is root and the user's
+subordinate ids are all other users.
 """
 
 import functools
@@ -18,7 +18,7 @@ from .failure import Failure
 
 TOOLS = Path(__file__).resolve().parents[2]
 
-# What a program in the toolroot gets of the host's environment: how to reach the network.
+# Variables of the host's environment that programs in the toolroot get, for access to the network.
 PASSED = ("http_proxy", "https_proxy", "no_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY")
 PASSED_PREFIXES = ("CARGO_HTTP_", "CARGO_NET_", "CARGO_REGISTRIES_", "CARGO_REGISTRY_", "CARGO_SOURCE_")
 
@@ -27,7 +27,7 @@ PASSED_PREFIXES = ("CARGO_HTTP_", "CARGO_NET_", "CARGO_REGISTRIES_", "CARGO_REGI
 def unshare():
     """The command that makes the namespaces."""
     require("unshare", "util-linux")
-    # The end of this program ends its processes, too. They could not be distinguished from a later run's.
+    # The processes end with this program. Otherwise they could not be distinguished from a later run's.
     command = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child"]
     user = pwd.getpwuid(os.geteuid()).pw_name
     if os.geteuid() != 0:
@@ -60,7 +60,7 @@ def has_subordinate_ids(file, user):
 
 
 def require(program, package):
-    """Makes sure that the host has PROGRAM. As root it installs the package. Otherwise its error names the package."""
+    """Ensures that the host has PROGRAM. As root, this installs the package. Otherwise the error names the package."""
     if shutil.which(program):
         return
     if os.geteuid() == 0 and shutil.which("apt-get"):
@@ -80,7 +80,7 @@ class Overlay:
     mount: Path
     upper: Path | None = None
     work: Path | None = None
-    # It is mounted in a user namespace, or what is written to it there is to be seen alike elsewhere.
+    # Whether it is mounted in a user namespace, or has to show changes in UPPER from a mount in one.
     user: bool = False
 
     def options(self):
@@ -88,14 +88,14 @@ class Overlay:
         options = "lowerdir=" + ":".join(map(str, self.lowers))
         if self.upper:
             options += f",upperdir={self.upper},workdir={self.work}"
-        # Only root of the first user namespace has the attributes that an overlay uses by itself.
+        # By default, an overlay uses extended attributes that only root of the initial user namespace can access.
         return f"{options},userxattr" if self.user or os.geteuid() != 0 else options
 
 
 def emulating():
     """The command that makes the namespaces for programs of another architecture.
 
-    One of them is a user namespace. It has a binfmt_misc of its own from Linux 6.7 on, so that nothing changes for others.
+    One of them is a user namespace. Since Linux 6.7 it has a binfmt_misc of its own, so that the host's is unchanged.
     """
     return [sys.executable, str(Path(__file__).with_name("mapped.py"))] * (os.geteuid() == 0) + unshare()
 
@@ -127,7 +127,7 @@ def enter(root, command, binds=(), environment=None, emulator=None):
 
 
 def certificates():
-    """The host's CA bundle: a host behind a proxy that inspects TLS has its certificate there."""
+    """Returns the mount of the host's CA bundle. Behind a proxy that inspects TLS, it has the proxy's certificate."""
     bundle = Path(os.environ.get("SSL_CERT_FILE") or "/etc/ssl/certs/ca-certificates.crt")
     return [(bundle, "/etc/ssl/certs/ca-certificates.crt", "ro")] if bundle.is_file() else []
 

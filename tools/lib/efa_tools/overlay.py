@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """Changed roots of guests: a user's folder with the differences from a userland, written by programs of this host.
 
-In the folder, `upper` has the changes, and `of` says what they were made to.
+In the folder, `upper` has the changes, and `of` has the path of the root that they were made to.
 """
 
 import fcntl
@@ -13,7 +13,7 @@ from pathlib import Path
 from . import arm64, cache, namespace, userland
 from .failure import Failure
 
-# Where the folder, and what is below it, are in the toolroot, and where both together are mounted there.
+# Paths in the toolroot: of the folder, of the root below it, and of the mount of both.
 UPPER, LOWER, MOUNT = Path("/run/efa-rs/overlay"), Path("/run/efa-rs/lower"), Path("/mnt")
 
 
@@ -51,7 +51,7 @@ def check(folder, lower):
 
 
 def use(folder, name, release):
-    """Makes sure that guests can boot from a folder, and that it stays as it is for as long as this process lives."""
+    """Ensures that guests can boot from a folder, and that it is not changed while this process lives."""
     if arm64.is_release(release):
         raise Failure("A root for arm64 cannot be changed here, where its programs don't run: leave --overlay out.")
     check(folder, userland.root(name, release))
@@ -64,10 +64,10 @@ def use(folder, name, release):
 
 
 def share(folder, name, release):
-    """As userland.share() of the changed root, after a command that has to be run before it is there, with another as its arguments."""
+    """Like userland.share(), for the changed root. Also returns a command that mounts it, and then runs its arguments."""
     _, binds = userland.share(name, release)
     modules = [target for _, target, _ in binds if target.endswith(userland.MODULES)]
-    # Guests only read it: so any number of them can have it at a time.
+    # Guests only read it, so that any number of them can use it at the same time.
     options = namespace.Overlay([UPPER / "upper", LOWER], MOUNT).options()
     steps = [f"mount -t overlay -o {options} overlay {MOUNT}", *(f"mount --bind {target} {MOUNT}/{userland.MODULES}" for target in modules)]
     prefix = ("sh", "-c", " && ".join([*steps, 'exec "$@"']), "sh")

@@ -17,24 +17,24 @@ from .failure import Failure
 NAME = "efa-rs"
 EMULATOR = "efa-emu"
 BUILD = "/run/efa-rs/build"
-# Has the address to report bugs to, unless EFA_BUGS does; the guide names it, too.
+# File with the address for bug reports, which EFA_BUGS overrides. The guide has the address, too.
 BUGS = "dkms/bugs"
 ADDRESS = re.compile(r"[a-z]+:[^\s\"'<>]+")
 GUIDE = "Documentation/install.md"
-# What lintian is not to report: the packages are not Debian's, nor is where bugs are reported.
+# lintian's tag to suppress: neither the packages nor the address for bugs are Debian's.
 NOT_DEBIANS = "bugs-field-does-not-refer-to-debian-infrastructure"
-# CHANGELOG.md: a version's heading, and what follows up to the next.
+# CHANGELOG.md: a version's heading, and the text up to the next.
 RELEASE = re.compile(r"^## (\S+) \((\d{4}-\d\d-\d\d)\)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 
 
 def version(text=None):
-    """The version, from the one place that says it."""
+    """Returns the version, from the only file that defines it."""
     text = text or (cache.CLONE / "efa_rs/ffi/version.h").read_text()
     return ".".join(re.findall(r"^#define EFA_VERSION_(?:MAJOR|MINOR|SUBMINOR) (\d+)$", text, re.MULTILINE))
 
 
 def releases(text=None):
-    """What CHANGELOG.md says of each version: (version, date, list of changes), newest first."""
+    """Parses CHANGELOG.md: (version, date, list of changes) for each version, newest first."""
     text = text or (cache.CLONE / "CHANGELOG.md").read_text()
     found = []
     for number, day, body in RELEASE.findall(text):
@@ -56,7 +56,7 @@ def maintainer():
 
 
 def bugs():
-    """Where users of what is packed report bugs: (the clone's default, the address)."""
+    """Returns where users of the packages report bugs: (the clone's default, the address)."""
     default = (cache.CLONE / BUGS).read_text().strip()
     address = os.environ.get("EFA_BUGS") or default
     if not ADDRESS.fullmatch(address):
@@ -91,7 +91,7 @@ def rpm_spec():
 
 
 def generated():
-    """The files of the tarball that are not in the clone, or not as they are there."""
+    """Returns the files of the tarball that are not in the clone, or differ from those in it."""
     default, address = bugs()
     return {
         "debian/changelog": debian_changelog(maintainer()),
@@ -146,7 +146,7 @@ def add(tar, name, content, when):
 
 
 def deb():
-    """Builds the Debian package of the driver of the tarball, and checks it; returns it."""
+    """Builds the driver's Debian package from the tarball, and checks it; returns it."""
     package = f"{NAME}-dkms_{version()}_all.deb"
     return built("deb", "Debian package", debian_script("deb", "all", package), package)
 
@@ -174,7 +174,7 @@ ELSEWHERE = f"""
 
 
 def deb_of_elsewhere():
-    """Builds it as an arm64 machine does that has nothing in common with this one but the tarball and the packaging tools; returns it."""
+    """Builds it as on an arm64 machine that shares only the tarball and the packaging tools with this one; returns it."""
     tarball, folder = dist(), cache.clone_folder("package")
     package = f"{NAME}-dkms_{version()}_all.deb"
     (folder / "elsewhere").mkdir(exist_ok=True)
@@ -186,9 +186,9 @@ def deb_of_elsewhere():
 
 
 def emulator_deb():
-    """The same of the emulator."""
+    """Builds the emulator's Debian package, and checks it; returns it."""
     package = f"{EMULATOR}_{version()}_{toolroot.architecture()}.deb"
-    # What cargo has built is kept. It looks at times only, and all files of the tarball are as old as the last commit.
+    # cargo's results are kept. cargo compares only times, and all files of the tarball have the time of the last commit.
     script = f"""
         export CARGO_HOME={build.CARGO} CARGO_TARGET_DIR={BUILD}/target
         cd {BUILD}/emulator-deb/source
@@ -201,7 +201,7 @@ def emulator_deb():
     return built("emulator-deb", "Debian package of the emulator", script, package, build.cargo_home())
 
 
-# Of a tarball that is unpacked.
+# The build of an unpacked tarball.
 BUILDPACKAGE = "SOURCE_DATE_EPOCH=$(date +%s --reference=Kbuild) dpkg-buildpackage --build={} --no-sign --no-check-builddeps"
 
 

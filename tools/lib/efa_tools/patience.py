@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""The one bound of the runner's waits. What exceeds it hangs. It says nothing about how fast the host is."""
+"""The timeout of all waits of the runner. A longer wait counts as a hang. It does not depend on the speed of the host."""
 
 import os
 import time
 
 from .failure import Failure
 
-# Seconds.
+# Timeout in seconds.
 PATIENCE = int(os.environ.get("EFA_PATIENCE") or 120)
-# Seconds between two looks at a condition.
+# Seconds between two checks of a condition.
 INTERVAL = 0.05
 
 
@@ -27,7 +27,7 @@ class Deadline:
 
 
 def wait_until(condition, what, interval=INTERVAL):
-    """Waits until a condition is true, and returns what it then is; fails after PATIENCE. WHAT is what did not happen."""
+    """Waits until a condition is true, and returns its value. Fails after PATIENCE. WHAT begins the message of the failure."""
     deadline = Deadline()
     while not (found := condition()):
         if deadline.over():

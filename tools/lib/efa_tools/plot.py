@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Pictures of the benches' results: says what panels they have, which tools/lib/draw.py draws."""
+"""Pictures of the benches' results: describes their panels, which tools/lib/draw.py draws."""
 
 import json
 import subprocess

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Processes of which is known what CPU time they took: they, what they started, and what that did."""
+"""Processes with a known CPU time, which includes that of their descendants."""
 
 import os
 import subprocess
@@ -10,14 +10,14 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Process(subprocess.Popen):
-    """One whose CPU time is known once it has ended: `cpu`, in seconds."""
+    """A process whose CPU time is known once it has ended: `cpu`, in seconds."""
 
     def __init__(self, *arguments, **options):
         self.cpu = 0.0
         super().__init__(*arguments, **options)
 
     def look(self, how=0):
-        """Whether the process has ended. While it can still be asked for its CPU time, notes that."""
+        """Whether the process has ended. Records its CPU time before the process is reaped."""
         if self.returncode is None:
             try:
                 ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | how)
@@ -29,7 +29,7 @@ class Process(subprocess.Popen):
         return True
 
     def poll(self):
-        # One that ends just now is asked the next time.
+        # A process that ends just now is reaped the next time.
         return super().poll() if self.look(os.WNOHANG) else None
 
     def wait(self, timeout=None):
@@ -44,7 +44,7 @@ class Process(subprocess.Popen):
         return self.returncode
 
     def kill(self):
-        """As of any process. The usage of its children is lost once they were reaped by another."""
+        """Kills the process, and records the CPU time of its tree first: that of its children is lost once another process reaps them."""
         if self.poll() is None:
             self.cpu = max(self.cpu, used_by_tree(self.pid))
         super().kill()
@@ -85,5 +85,5 @@ def tree(pid):
 
 
 def used_by_tree(pid):
-    """The same with all of its children, which still run."""
+    """Returns the seconds of CPU time of a process and its descendants that still run."""
     return sum(map(used, tree(pid)))

@@ -7,18 +7,18 @@ import io
 import re
 import tokenize
 
-# A sentence should have at most 25 words. This is where it becomes an error.
+# Limit on the words of a sentence, beyond which it is an error. A sentence should have at most 25 words.
 MOST_WORDS = 30
 CODE = re.compile(r"(`+).+?\1")
-# The text of a link is read, and its target is not.
+# The target of a link, which is not read, unlike its text.
 LINK_TARGET = re.compile(r"\]\([^)\s]*\)|\]\[[^\]]*\]")
-# What ends a sentence: a full stop, and what may close after it, before white space.
+# The end of a sentence: a full stop, and possible closing signs, before white space.
 END = re.compile(r"(?<=[.!?])[)\]\"'*_]*\s+")
 FENCE = re.compile(r"(```|~~~)")
 ITEM = re.compile(r"(?:[-*+]|(\d+)[.)])\s+")
 GLUE = "\0"
 CELLS = re.compile(r"(?<!\\)\|")
-# A line of a comment, after its sign: in Rust and C; in Lua; elsewhere.
+# A line of a comment, as sign and text: in Rust and C; in Lua; elsewhere.
 SLASHES, DASHES, HASHES = (re.compile(rf"\s*({sign})(.*)") for sign in ("//[/!]?", "--", "#+"))
 # Tokens of C and Rust: comments, strings, and characters, which may be quotes.
 C = re.compile(
@@ -29,7 +29,7 @@ STAR = re.compile(r"(?m)^[ \t]*\*+ ?")
 # Tokens of a shell and of TOML: comments that take lines, and strings. A command in a string may have strings.
 SHELL = re.compile(r"""(?sm)^\s*\#[^\n]*|'[^']*'|"(?P<string>(?:\\.|\$\((?:[^()]|\([^()]*\))*\)|[^"\\])*)\"""")
 CONTINUED = re.compile(r"\\\n\s*")
-# What a string has that is a script, an expression, or what a program prints as a table.
+# Parts of strings that are not messages, but scripts, expressions, or tables.
 NO_MESSAGE = re.compile(r"\$\w|\w ?= ?\S|&&| > |://|\\[^n\"]|\S  +\S")
 # A macro of a man page whose arguments are part of a sentence.
 FONT = re.compile(r"\.[BIR]{1,2} (.*)")
@@ -68,7 +68,7 @@ def markdown(lines):
 
 
 def comments(lines, sign=HASHES):
-    """The comments that take lines, each as its numbered lines: lines of one kind that follow each other."""
+    """Yields the comments with lines of their own. Each is a list of numbered lines, which are consecutive and of one kind."""
     found, kind = [], None
     for number, line in lines:
         match = sign.fullmatch(line)
@@ -93,7 +93,7 @@ def strings(source, token):
 
 
 def message(text, first):
-    """The part that a string is, if it may be a message."""
+    """Yields the string as a part, if it may be a message."""
     if not NO_MESSAGE.search(text):
         yield numbered(text, first)
 
@@ -123,7 +123,7 @@ def python(source):
                 yield numbered(text, start.lineno)
         elif isinstance(node, ast.JoinedStr):
             done |= {id(value) for value in node.values}
-            # What is inserted is a word.
+            # An inserted value is a word.
             yield from message("".join(value.value if isinstance(value, ast.Constant) else "{x}" for value in node.values), node.lineno)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in done:
             yield from message(inspect.cleandoc(node.value), node.lineno)
@@ -149,7 +149,7 @@ def spec(source):
 
 
 READERS = {
-    # Licences, what a tool has written, and pictures.
+    # Licences, output of tools, and pictures.
     r"^LICENSES?\b|\.(lock|json|svg)$": lambda _: [],
     r"\.(md|msg)$": lambda source: [numbered(source)],
     r"\.(rs|c|h)$": c,
@@ -165,7 +165,7 @@ SHEBANG = re.compile(r"#!.*\b(python3|sh|bash)\b")
 
 
 def parts(name, source):
-    """The parts of a file that have sentences: of other files than those above, comments that begin with a #."""
+    """Returns the parts of a file that have sentences. Files of other kinds than those above have comments that begin with a #."""
     for pattern, reader in READERS.items():
         if re.search(pattern, name):
             return reader(source)
@@ -179,7 +179,7 @@ def long_sentences(name, source):
     Code counts as one word, and a sign as none.
     """
     for number, text in (text for part in parts(name, source) for text in markdown(part)):
-        # What is glued together is one word, in which a full stop ends no sentence.
+        # Glued text is one word, in which a full stop ends no sentence.
         glued = CODE.sub(lambda code: code[0].replace(" ", GLUE), LINK_TARGET.sub("]", text))
         for sentence in END.split(glued):
             count = sum(any(letter.isalnum() for letter in word) for word in sentence.split())

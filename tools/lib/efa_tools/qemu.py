@@ -12,14 +12,14 @@ from . import arm64, build, cache, remote, steps, toolroot, topology
 from .patience import PATIENCE
 
 RUN = "/run/efa-rs/run"
-# With more devices, eight share a slot: the root bus has 32, of which the guest needs some for itself.
+# Limit on devices with a slot each. Of more, eight share a slot: the root bus has 32 slots, of which the guest needs some for itself.
 OWN_SLOTS = 16
 FIRST_SHARED_SLOT = 0x10
-# Milliseconds that QEMU waits for an answer of the emulator, after which the device is dead for good. QEMU's default of 5 s is too
-# short on a busy host. The end of an emulator is noticed at once.
+# Milliseconds that QEMU waits for a reply of the emulator. After that, the device has failed permanently. QEMU's default of 5 s is too
+# short on a busy host. QEMU notices the end of an emulator at once.
 ANSWER_LIMIT = PATIENCE * 1000
-# What a CPU can do that runs guests by itself. Without, KVM is another one than Linux's, such as one of a host's own guests, under which a
-# stock kernel is so slow that it seems to hang.
+# CPU flags of hardware virtualization. Without these, KVM is not Linux's own, as in some virtual machines. A stock kernel is so slow
+# under it that it seems to hang.
 VIRTUALIZATION = re.compile(r"^flags\s*:.*\b(?:vmx|svm)\b", re.MULTILINE)
 # The firmware that starts a kernel without delay, but sets up only the first root bus. SeaBIOS, QEMU's default, sets up all.
 QBOOT, SEABIOS = ("-bios", "qboot.rom"), ()
@@ -29,14 +29,14 @@ KVM, CPUS, BOOT = Path("/dev/kvm"), Path("/proc/cpuinfo"), Path("/proc/sys/kerne
 def machine(kernel, accelerator, memory, cpus, append, features="", threads=False, firmware=QBOOT, nodes=1):
     """A PC whose root file system is a virtiofs share called "root", and whose memory other processes can map.
 
-    FEATURES, such as ",+erms", are what the emulated CPU can do besides the minimum. Without THREADS, emulated CPUs take turns in one
-    thread. Each of its NODES has a share of CPUs and memory.
+    FEATURES, such as ",+erms", are added to the minimum of the emulated CPU. Without THREADS, emulated CPUs take turns in one thread.
+    Each of its NODES has a share of CPUs and memory.
     """
     turns = ",thread=single" if accelerator == "tcg" and not threads else ""
     return [
         *("qemu-system-x86_64", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"),
         *("-machine", "q35", "-accel", f"{accelerator}{turns}"),
-        # Under TCG, the less a CPU can do, the less there is to emulate.
+        # Under TCG, a CPU with fewer features is cheaper to emulate.
         *("-cpu", "host" if accelerator == "kvm" else f"qemu64{features}", "-m", memory),
         *resources(memory, cpus, nodes),
         *(*firmware, "-kernel", kernel),
@@ -51,12 +51,12 @@ def resources(memory, cpus, nodes):
         memory_options = ("-machine", "memory-backend=memory", "-object", f"memory-backend-memfd,id=memory,size={memory},share=on")
         return ["-smp", str(cpus), *memory_options]
     megabytes = int(memory[:-1]) * {"M": 1, "G": 1024}[memory[-1]]
-    # Linux warns if CPUs of one socket, which share a cache, are of several nodes.
+    # Linux warns if CPUs of one socket, which share a cache, belong to several nodes.
     options = ["-smp", f"{cpus},sockets={cpus}"]
     for node in range(nodes):
         first, end = cpus * node // nodes, cpus * (node + 1) // nodes
         of_node = f",cpus={first}-{end - 1}" if first < end else ""
-        # QEMU refuses nodes that do not have all memory.
+        # QEMU rejects nodes whose memory is less than that of the machine.
         share = megabytes * (node + 1) // nodes - megabytes * node // nodes
         options += ["-object", f"memory-backend-memfd,id=memory{node},size={share}M,share=on"]
         options += ["-numa", f"node,nodeid={node},memdev=memory{node}{of_node}"]
@@ -64,7 +64,7 @@ def resources(memory, cpus, nodes):
 
 
 def secure_boot(code, variables):
-    """UEFI firmware with Secure Boot in place of the usual one: CODE is its file, VARIABLES the one with its state and keys."""
+    """UEFI firmware with Secure Boot in place of the usual one. CODE is its file, VARIABLES the file with its state and keys."""
     return [
         # Only the firmware, in system management mode, may write the variables.
         *("-machine", "smm=on", "-global", "driver=cfi.pflash01,property=secure,value=on"),
@@ -90,7 +90,7 @@ def efa(socket, synchronous=False):
 
 
 def endpoints(devices, where):
-    """The options for devices in a topology WHERE; without root buses of its own, on the machine's, with addresses in their order."""
+    """Returns the options for devices in a topology WHERE. If it has no root buses, they are on the machine's, in order of address."""
     parts, of_devices = where.places(len(devices))
     of_devices = of_devices or [places(number, len(devices)) for number in range(len(devices))]
     placed = [{**description, **place} for description, place in zip(devices, of_devices, strict=True)]
@@ -107,7 +107,7 @@ def places(number, count):
 def memory_device(file, size):
     """A device with SIZE bytes of memory in its BAR 2, which is FILE of the host, in a slot of its own, and an IOMMU for it."""
     return [
-        # With what it takes to have devices of QEMU's host follow its mappings.
+        # caching-mode lets devices outside of QEMU follow the IOMMU's mappings.
         *device({"driver": "intel-iommu", "caching-mode": True}),
         *("-object", f"memory-backend-file,id=bar,mem-path={file},size={size},share=on"),
         *device({"driver": "pcie-root-port", "id": "memory-port", "chassis": 2, "slot": 1}),
@@ -120,11 +120,11 @@ def hotplug(devices, monitor, foreign=False):
 
     QEMU listens at MONITOR and connects to itself. See tools/guest/monitor.py.
     """
-    # Without a power controller: when a guest switches a slot off, QEMU deletes its device. Up to 11.1 it aborts for a vfio-user
-    # device, as vfio_user_msix_teardown() tears MSI-X down twice.
+    # The port has no power controller: when a guest switches a slot off, QEMU deletes its device. Up to 11.1, QEMU aborts then for a
+    # vfio-user device, as vfio_user_msix_teardown() tears MSI-X down twice.
     port = {"driver": "pcie-root-port", "chassis": 1, "power_controller_present": False, **topology.LINK}
     options = [] if foreign else ["-global", "ICH9-LPC.acpi-pci-hotplug-with-bridge-support=off"]
-    # The firmware numbers buses from the last port on: thus the devices' addresses are in their order.
+    # The firmware numbers buses from the last port on. In this order of ports, the devices' addresses are in order.
     for position, number in enumerate(reversed(range(len(devices)))):
         place = places(position, len(devices))
         options += device({**port, "id": f"port{number}", "port": number, "slot": number + 1, **place})
@@ -143,14 +143,14 @@ def device(description):
 
 
 def count_instructions(plugin, output):
-    """Has tests/bench/count.rs, built as PLUGIN, count what the guest marks."""
+    """Returns the options for tests/bench/count.rs, built as PLUGIN, which counts the instructions that the guest marks."""
     return ["-plugin", f"file={plugin},output={output}"]
 
 
 def control(socket):
     """The emulator's control socket, as a port of the guest.
 
-    It is a port of the terminal's device. A suspend, which the guest's file systems refuse, ends before it closes that device.
+    The port belongs to the terminal's device. The guest's file systems refuse a suspend before it would close that device.
     """
     return [
         *("-chardev", f"socket,id=control,path={socket}"),
@@ -181,9 +181,9 @@ def network(guest, guests):
 
 
 def agent(socket):
-    """A network card behind which there is nothing but this host, whose own programs reach the guest's agent at a unix SOCKET.
+    """Returns the options for a network card that connects only to this host, whose programs reach the agent at a unix SOCKET.
 
-    Not on the hub: QEMU's own TCP would answer there what is for other guests.
+    The card is not on the hub, where QEMU's own TCP stack would answer packets for other guests.
     """
     host = f"user,id=host,net=10.0.1.0/24,ipv6=off,restrict=on,hostfwd=unix:{socket}-10.0.1.1:{remote.PORT}"
     return ["-netdev", host, "-device", "virtio-net-pci,netdev=host,mac=52:54:00:ef:a1:00,romfile="]
@@ -193,7 +193,7 @@ def accelerator(release=""):
     """KVM if a guest really boots with it, else TCG."""
     if arm64.is_release(release) or not os.access(KVM, os.R_OK | os.W_OK) or not VIRTUALIZATION.search(CPUS.read_text()):
         return "tcg"
-    # Not for longer than this host runs: another kernel of its may know better.
+    # The result is valid until the host reboots: another kernel may have another KVM.
     name = f"kvm-{cache.key(toolroot.key(), BOOT.read_text())}"
     answer = cache.folder() / name
     with cache.lock("kvm"):

@@ -22,26 +22,26 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 PORT = 7001
-# In a guest: what its Request.token has to be.
+# File in a guest with the value that Request.token must have.
 TOKEN = Path("/run/efa-rs/token")
 CHUNK = 32 << 10
-# As ssh has it, for what is wrong with the connection and not with the program.
+# Exit status for a failure of the connection in place of the program, as in ssh.
 LOST = 255
 
 
 @dataclass
 class Request:
-    """What a guest is to run."""
+    """A request to run a program in a guest."""
 
     # The program and its arguments. None: a login shell.
     command: list[str] | None
     environment: dict[str, str] = field(default_factory=dict)
     folder: str = "/root"
-    # Rows, columns and type of a terminal. None: it has pipes, and both of its streams stay apart.
+    # Rows, columns and type of a terminal. None: the program has pipes, and separate streams for output and errors.
     terminal: tuple[int, int, str] | None = None
-    # The guest says so as soon as a program listens at this port.
+    # The agent sends `ready` as soon as a program listens at this port.
     listens_at: int | None = None
-    # Its owner may run programs: see guest.Run.
+    # The secret that permits to run programs: see running.make_token().
     token: str = ""
 
 
@@ -58,10 +58,10 @@ def send(connection, **message):
 
 
 def connect(address, limit):
-    """A connection to a host and a port, or to a unix socket, however long the path of that is."""
+    """Connects to a host and a port, or to a unix socket, whose path can have any length."""
     if not isinstance(address, Path):
         connection = socket.create_connection(address, limit)
-        # What is typed and what answers it are small.
+        # Typed text and the answers to it are small.
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection
     connection = socket.socket(socket.AF_UNIX)
@@ -96,12 +96,12 @@ def set_size(descriptor, rows, columns):
 
 
 def wants_terminal(command):
-    """A shell does, if it is one's own terminal that it is to be shown in."""
+    """Whether a command needs a terminal: a shell does, if our input and output are one."""
     return command is None and sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def terminal():
-    """The terminal that a program of the guest gets: one like ours."""
+    """Returns size and type of our terminal, for a program in a guest."""
     return *size_of(sys.stdin.fileno()), os.environ.get("TERM", "dumb")
 
 
@@ -128,7 +128,7 @@ class Front:
         return self.status
 
     def pump(self):
-        """Passes on what either side says, until the process has ended."""
+        """Forwards data in both directions until the process has ended."""
         received = b""
         sources = [self.connection]
         if self.reads:

@@ -29,7 +29,7 @@ def make_token(shared):
 
 
 def announce(folder, guests):
-    """Writes down how many agents there are in a set that is about to start. Each is reached by a socket in its folder."""
+    """Records the number of agents in a set that is about to start. Each agent has a socket in the set's folder."""
     (folder / "agents").write_text(str(guests))
 
 
@@ -37,14 +37,14 @@ def agent_socket(guest):
     return f"agent{guest}"
 
 
-# The numbers of ports that this process has taken for free.
+# Counts the ports that this process has tried.
 _counted = itertools.count()
 
 
 def free_port(count=1):
     """The first of COUNT successive free TCP ports of this host, outside of its ephemeral range.
 
-    An ephemeral port that is closed, to be used by its number, may belong to another process by then.
+    An ephemeral port that is closed and then used by its number may belong to another process by then.
     """
     first_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     places = (first_given - LOWEST_PORT) // count
@@ -91,18 +91,18 @@ class Running:
 
     def control(self, requests):
         """Sends requests to the emulator, and prints its replies; returns the exit status."""
-        # This host may be too old for a program of the toolroot's.
+        # This host may be too old for programs that are built in the toolroot.
         command = [f"{qemu.RUN}/efa-emu", "ctl", f"{qemu.RUN}/control", *requests]
         return subprocess.run(build.in_toolroot(command, [(self.folder, qemu.RUN, "rw")]), check=False).returncode
 
     def await_agents(self):
-        """Waits until all guests run what they are asked for."""
+        """Waits until the agents of all guests answer."""
         for guest in range(self.guests):
             what = f"Guest {guest}, whose console is in {self.folder}/guest{guest}.console.log, did not answer"
             patience.wait_until(functools.partial(self.answers, guest), what, interval=0.5)
 
     def answers(self, guest):
-        """Whether a guest runs what it is asked for."""
+        """Whether a guest's agent runs a program on request."""
         try:
             connection, _ = self.start(guest, ["true"])
             with connection, connection.makefile("rb") as messages:
@@ -112,7 +112,7 @@ class Running:
 
 
 def find(folder=None):
-    """The set in FOLDER, or the one that was started last of those that run."""
+    """Returns the set in FOLDER, or the most recently started set that runs."""
     if folder:
         found = Running(folder)
         if not cache.in_use(found.folder):
@@ -125,7 +125,7 @@ def find(folder=None):
 
 
 def tell_when_ready(run):
-    """Says how to reach the guests of a run that begins, as soon as they can be."""
+    """Prints how to reach the guests of a run that begins, as soon as they answer."""
 
     def tell():
         while not run.booted():

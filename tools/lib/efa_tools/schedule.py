@@ -6,35 +6,35 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-# Cores that jobs may use beyond those that there are, by what was measured: else a pair of guests, which uses 1.4, runs alone on two.
+# Cores that jobs may use beyond the existing ones, by measured use. Otherwise a pair of guests, which uses 1.4, runs alone on two.
 SPARE = 0.5
-# The part of the machine that others may have had in a run that tells how long jobs take.
+# Limit on the share of CPU time of other processes, for a run whose job times are used.
 QUIET = 0.15
-# A job that mostly waits takes that of a core all the same, for when it does not.
+# Minimum share of a core for a job that mostly waits, for the time when it does not.
 LEAST = 0.4
 
 
 @dataclass
 class Job:
-    """Something that takes long and returns a tally."""
+    """A long-running task that returns a tally."""
 
     name: str
     run: Callable
-    # What it took on two cores, where nothing better is known.
+    # Its duration on two cores, used until a duration is measured.
     seconds: float = 20
-    # How many it keeps busy in the mean: a guest about one, whose emulated CPUs take turns; two guests, or a compiler, two.
+    # Mean number of busy cores: about one for a guest, whose emulated CPUs take turns; two for two guests, or for a compiler.
     cores: float = 1
     # Gigabytes.
     memory: float = 1.5
-    # The names of those that have to be over before, if they are done at all.
+    # Names of jobs that have to end before this one begins, if the run has them.
     after: tuple[str, ...] = ()
-    # It has limits of time: only others of its kind run beside it.
+    # Whether it has limits of time. Only jobs of this kind run beside it.
     timed: bool = False
 
 
 @dataclass
 class Machine:
-    """What there is for jobs."""
+    """The resources for jobs: cores, and gigabytes of memory."""
 
     cores: int
     memory: float
@@ -46,7 +46,7 @@ class Machine:
         return cls(len(os.sched_getaffinity(0)), int(known["MemAvailable"].split()[0]) / 1e6)
 
     def has_room(self, job, running):
-        """Whether a job can be done beside those that are."""
+        """Whether a job fits beside those that are RUNNING."""
         if not running:
             return True
         if self.memory < job.memory + sum(other.memory for other in running):
@@ -55,7 +55,7 @@ class Machine:
 
 
 def learn(jobs, runs):
-    """Has jobs take as long, and of as many cores, as they did the last time that they had the machine for themselves."""
+    """Sets the duration and the cores of jobs to those of the last passed run on an otherwise idle machine."""
     last = {}
     for run in runs:
         if run["failed"] == 0 and run["others"] <= QUIET * run["cores"] * (run["end"] - run["start"]):
@@ -92,7 +92,7 @@ def urgency(jobs):
 
 
 def run(jobs, machine, do):
-    """Does each job by do(job), in a thread of its own; returns what that returned, in the order of JOBS."""
+    """Runs do(job) for each job in a thread of its own; returns the results in the order of JOBS."""
     places = {id(job): place for place, job in enumerate(jobs)}
     waiting = by_urgency(jobs)
     running, results, errors = [], [None] * len(jobs), []
@@ -122,7 +122,7 @@ def run(jobs, machine, do):
 
 
 def next_of(waiting, running, machine):
-    """The job that is begun next, beside those that are RUNNING; nothing, if none can be."""
+    """Returns the next job that can begin beside those that are RUNNING; None if no job can."""
     return next((job for job in waiting if ready(job, waiting, running) and machine.has_room(job, running)), None)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What a module's bytes of text and data are: code by where its source is, the rest by what it is for."""
+"""Divides a module's bytes of text and data into parts: code by source file, the rest by purpose."""
 
 import re
 import subprocess
@@ -45,19 +45,19 @@ SECTION = re.compile(r"^ *\[ *\d+\] (\S+) +(\S+) +[0-9a-f]+ [0-9a-f]+ ([0-9a-f]+
 
 
 def first_match(patterns, text, otherwise):
-    """The name of the first expression that is found in a text."""
+    """Returns the name of the first expression that matches a part of a text."""
     return next((name for name, pattern in patterns.items() if re.search(pattern, text)), otherwise)
 
 
 def sections(listing):
-    """Yields name, bytes and flags of what `size` counts as text or data, from what readelf says."""
+    """Yields name, bytes and flags of the sections that `size` counts as text or data, from readelf's output."""
     for name, kind, size, flags in SECTION.findall(listing):
         if "A" in flags and kind != "NOBITS":
             yield name, int(size, 16), flags
 
 
 def parts(path):
-    """Bytes of a module's text and data by part; in the end all of them."""
+    """Returns the bytes of a module's text and data by part, with their total at the end."""
 
     def run(*command, text=None):
         command = build.in_toolroot([*command, f"{build.BUILD}/{path.name}"], [(path.parent, build.BUILD, "ro")])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What the sources are checked for, without running any of them: each check is a function that returns its tally."""
+"""Static checks of the sources. Each check is a function that returns its tally."""
 
 import fnmatch
 import re
@@ -29,12 +29,12 @@ SHEBANG = re.compile(r"#! *(?:/usr)?/bin/(?:env +)?(\w+)")
 
 
 def scripts(interpreters, *patterns):
-    """The files that match git's patterns, and the scripts of other names that one of these runs."""
+    """Returns the files that match git's patterns, and the scripts with other names that one of the INTERPRETERS runs."""
     return sorted({*laws.files(*patterns), *(name for name in laws.files() if interpreter(name) in interpreters)})
 
 
 def interpreter(name):
-    """What runs a file by its first line; nothing if that does not say so."""
+    """Returns the interpreter in a file's first line; None if that has none."""
     with open(cache.CLONE / name, errors="replace") as file:
         match = SHEBANG.match(file.readline(100))
     return match[1] if match else None
@@ -80,7 +80,7 @@ def mypy():
     return attempt("mypy", action)
 
 
-# The hash of each is the key of a root or of a kernel. An edit builds that again, for minutes or for an hour. They split words on purpose.
+# The hash of each is the key of a root or of a kernel. An edit rebuilds it, for minutes or for an hour. They split words on purpose.
 RECIPES = ("tools/toolroot.sh", "tools/userland.sh", "tools/arm64/userland.sh", "tools/debug-kernel/build.sh")
 
 
@@ -96,7 +96,7 @@ def shellcheck():
 
 
 def codespell():
-    """codespell knows no word of any file as misspelt."""
+    """codespell finds no misspelt word in any file."""
 
     def action():
         with steps.step("codespell") as log:
@@ -105,7 +105,7 @@ def codespell():
     return attempt("codespell", action)
 
 
-# What checkpatch says of which files that is not followed, and why.
+# Types of checkpatch's messages that are ignored for a pattern of files, with the reasons.
 NOT_FOLLOWED = {
     ("*.rs", "LONG_LINE"): "rustfmt breaks lines of code. `make upstream` wraps what it does not.",
     ("*.rs", "LONG_LINE_COMMENT"): "`make upstream` wraps comments for Linux's tree.",
@@ -115,7 +115,7 @@ NOT_FOLLOWED = {
 
 
 def checkpatch():
-    """checkpatch --strict says nothing of the kernel's files but what NOT_FOLLOWED has."""
+    """checkpatch --strict reports nothing for the kernel's files except the messages in NOT_FOLLOWED."""
     names = laws.files("efa_rs/*.rs", "samples/*.rs", "*.c", "*.h", "*Kbuild")
 
     def action():
@@ -147,7 +147,7 @@ KERNEL_VERBS = re.compile(r"\b(post_send|post_recv|poll_cq|req_notify_cq|get_dma
 
 
 def without_kverbs():
-    """KVERBS=0 leaves out what clients in the kernel need, and nothing else does."""
+    """A module has kernel verbs, which clients in the kernel need, unless it is built with KVERBS=0."""
     release = toolroot.kernel(toolroot.FLAVOURS[0])
     with_them = kernel_verbs(build.rust_module(release))
     without = kernel_verbs(build.module_without_kverbs(release))
@@ -163,7 +163,7 @@ def kernel_verbs(module):
 
 
 def clippy_samples():
-    """Nor have the samples, with what they take of the module."""
+    """The samples, with the files of the module that they use, have no warning of the compiler or of clippy."""
     release = toolroot.kernel(toolroot.FLAVOURS[0])
     total = Tally()
     for name in build.SAMPLES:
@@ -187,7 +187,7 @@ def clippy_emulator():
 
 
 def clippy_driver():
-    """The same of the workspace host/."""
+    """The workspace host/ passes the same checks."""
 
     def action():
         with build.cargo_lock("host"), steps.step("clippy of the driver as a program") as log:

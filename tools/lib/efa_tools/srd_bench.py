@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What the emulator's SRD does when many send at once, beside TCP on the same network, by emulator/fabric/examples/simulation."""
+"""Simulates the emulator's SRD with many concurrent senders, and TCP on the same network: emulator/fabric/examples/simulation."""
 
 import json
 import statistics
@@ -8,7 +8,7 @@ from . import bench, build, plot, steps
 
 NAMES = {"srd": "SRD", "tcp": "TCP with ECMP"}
 KIB, MIB = 1 << 10, 1 << 20
-# Of which the paper shows the distribution.
+# The size of messages whose distribution the paper on SRD shows.
 SIZE = 2 * MIB
 FLOWS = 48
 
@@ -32,7 +32,7 @@ def size_name(size):
 
 
 def shares(row):
-    """What each flow of an endless incast gets, in Gbit/s, without the time in which it begins."""
+    """Returns the mean rate of each flow of an endless incast in Gbit/s, without the first fifth of the time."""
     return [statistics.mean(flow[len(flow) // 5 :]) for flow in row["gbps"]]
 
 
@@ -63,12 +63,12 @@ def tables(figures):
 
 
 def cdf(row):
-    """How many percent of all flows take no longer than what part of the ideal time."""
+    """Returns points of the distribution: (time / ideal time, percent of flows that take no longer)."""
     return [(max(value, 0.1), percent) for percent, value in enumerate(row["cdf"])]
 
 
 def picture(figures):
-    """What the SVG shows."""
+    """Returns the panels of the SVG."""
     longest = {}
     for row in figures["incast"]:
         longest.setdefault((NAMES[row["transport"]], False), {})[row["bytes"]] = row["max"]
@@ -97,7 +97,7 @@ def document(figures):
 
 
 def run(folder):
-    """All experiments: prints tables, writes bench-srd.json and bench-srd.svg to FOLDER; returns the figures."""
+    """Runs all experiments: prints tables, writes bench-srd.json and bench-srd.svg to FOLDER; returns the figures."""
     figures = measure()
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "bench-srd.json").write_text(document(figures))
@@ -107,5 +107,5 @@ def run(folder):
 
 
 def line(figures):
-    """The last line."""
+    """Returns the last line of the output."""
     return f"{FLOWS}-flow incast max FCT / ideal: {worst(figures):.3f}"

@@ -5,15 +5,15 @@ import contextlib
 import threading
 import time
 
-# Seconds between two looks at the clock, and how much later than that a thread may be woken for no reason.
+# Seconds between two reads of the clock, and the additional delay of a wake-up that is no stall.
 TICK, LATENESS = 0.005, 0.005
-# The length of the file stays the same, as guests may know that for a second.
+# The file has a fixed length, as guests may cache its length for a second.
 DIGITS = 20
 
 
 @contextlib.contextmanager
 def told(file):
-    """Meanwhile, a file has the time in microseconds by which a thread that wants a processor every few milliseconds was late, in all."""
+    """Within the block, a file has the total delay, in microseconds, of a thread that needs a processor every few milliseconds."""
     over = threading.Event()
     write(file, 0)
     thread = threading.Thread(target=watch, args=(file, over), daemon=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Shows what is being done and for how long, and keeps what it printed for when it fails."""
+"""Shows the steps that run and their durations, and keeps their output for the case of a failure."""
 
 import contextlib
 import functools
@@ -18,13 +18,13 @@ from .processes import Process
 TAIL = 30
 # Seconds between the progress lines of a step.
 HEARTBEAT = 20
-# Characters of a log's line that are shown then.
+# Limit on the characters of a log's line in a progress line.
 SHOWN = 100
-# Logs of steps that are kept of processes that have ended: those of some runs of check-all.
+# Number of logs that are kept of processes that have ended: those of some runs of check-all.
 KEPT = 300
 
 _lock = threading.Lock()
-# The steps that are being done.
+# The names of the steps that run.
 _under_way = []
 
 
@@ -36,9 +36,9 @@ def note(text):
 
 @contextlib.contextmanager
 def step(name, output=None):
-    """Shows a step's start and duration, and meanwhile how far it is. Its value is the step's log file, for run().
+    """Shows a step's start, progress and duration. Its value is the step's log file, for run().
 
-    OUTPUT is a function that says in which file its output is, if that is not the log.
+    OUTPUT is a function that returns the file with the step's output, if that is not the log.
     """
     note(name)
     with open(log_file(name), "w", buffering=1, errors="replace") as log, times.measured(name) as span:
@@ -73,12 +73,12 @@ def heartbeat(name, span, output):
         thread.join()
 
 
-# What moves a terminal's cursor or changes its colours, and what else is not to be seen.
+# Escape sequences of a terminal for cursor and colours, and other invisible characters.
 UNSEEN = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")
 
 
 def last_line(path):
-    """The last line of a file that says something, cut if it is long; nothing if there is none yet."""
+    """Returns the last non-empty line of a file, cut if it is long; an empty text if there is none yet."""
     try:
         with open(path, "rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
@@ -86,18 +86,18 @@ def last_line(path):
     except OSError:
         return ""
     lines = [UNSEEN.sub("", line).strip() for line in re.split("[\r\n]", text)]
-    # The line of a command says nothing of the step's progress.
+    # The line of a command does not show the step's progress.
     line = next((line for line in reversed(lines) if line and not line.startswith("$ ")), "")
     return line if len(line) <= SHOWN else f"{line[:SHOWN]}..."
 
 
 def under_way():
-    """The names of the steps that are being done."""
+    """Returns the names of the steps that run."""
     return list(_under_way)
 
 
 def log_file(name):
-    """Where this process logs a step: others may do the same one at the same time."""
+    """Returns this process's log file of a step: other processes may run the same step at the same time."""
     folder = cache.folder("logs")
     prune(folder)
     return folder / f"{name.replace(' ', '-').replace('/', '-')}.{cache.key(str(cache.CLONE))}.{os.getpid()}.log"
@@ -112,7 +112,7 @@ def prune(folder):
 
 
 def changed(file):
-    """When a file was changed: first of all, if another process has just removed it."""
+    """Returns the time of a file's last change; 0 if another process has just removed it."""
     try:
         return file.stat().st_mtime
     except FileNotFoundError:
@@ -132,7 +132,7 @@ def call(command, **options):
 
 
 def run(command, log, what, **options):
-    """Runs a command into a step's log; if it fails, shows the log's end."""
+    """Runs a command with its output in a step's log. If it fails, the Failure has the log's end."""
     log.write(f"$ {' '.join(map(str, command))}\n")
     begin = log.tell()
     status = call(command, stdout=log, stderr=subprocess.STDOUT, **options)
@@ -159,18 +159,18 @@ def run(command, log, what, **options):
     raise Failure(f"{tail(log.name)}\n{what} failed ({ending(status)}). The end of its log is above, the rest is in {log.name}.")
 
 
-# Bytes of a disk that is full, and what programs say then.
+# Free bytes below which a disk is full, and messages of programs about a full disk.
 FULL_BYTES = 1 << 20
 FULL = re.compile(r"^.*(?:No space left on device|Disk quota exceeded|os error 28\b).*", re.MULTILINE)
 
 
 def is_full(path):
-    """Whether there is no room on a file's disk, even for what a program has to say."""
+    """Whether a file's disk is full, so that even messages of programs may be missing."""
     disk = os.statvfs(path)
     return disk.f_bavail * disk.f_frsize < FULL_BYTES
 
 
-# What apt says if it is asked for what there was when the toolroot was made, and choose-kernel if the archive has no such kernel any more.
+# Errors of apt if the archive does not have the versions any more that the toolroot was made from.
 OTHER_PACKAGES = re.compile(r"^E: (?:Version '.*' for '.*' was not found|Unable to correct problems, you have held broken).*", re.MULTILINE)
 # Messages of apt and cargo about files that could not be fetched, each with its source.
 UNFETCHED = (
@@ -198,7 +198,7 @@ def unfetched(text):
     return None
 
 
-# What a shell, or what made a namespace, adds to the signal by which a program in it was ended.
+# Number that a shell or unshare adds to the signal that ended a program, for its own exit status.
 BY_SIGNAL = 128
 
 

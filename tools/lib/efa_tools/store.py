@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What was built, kept by the content of what it was built from: clones with the same sources share it."""
+"""Build results, stored by the content of their sources. Clones with the same sources share them."""
 
 import fnmatch
 import os
@@ -9,24 +9,24 @@ import time
 from . import cache, steps
 from .failure import Failure
 
-# Of each kind the newest are kept, and what was used in the last hours.
+# Of each kind, the KEPT newest results are kept, and those that were used in the last HOURS.
 KEPT, HOURS = 40, 12
-# How often sources may change while they are built.
+# Limit on attempts of a build whose sources change meanwhile.
 ATTEMPTS = 5
 
 
 class Changed(Exception):
-    """The sources are not any more what the build began with."""
+    """The sources have changed since the build began."""
 
 
 def ignored():
-    """The patterns of names that builds leave in a clone, and of paths."""
+    """Returns the patterns of names and paths of files that builds leave in a clone."""
     lines = (cache.CLONE / ".gitignore").read_text().splitlines()
     return [line.rstrip("/") for line in lines if line and not line.startswith("#")]
 
 
 def sources(*folders):
-    """The files of the clone's folders, what links lead to among them, without those that a build leaves."""
+    """Returns the files of the clone's folders, including targets of links, without those that a build leaves."""
     patterns = ignored()
     found = []
     for folder in folders:
@@ -50,9 +50,9 @@ def key(folders, *others):
 
 
 def build(kind, folders, others, what, gigabytes, make):
-    """The folder of what was built of the clone's folders, and OTHERS, which are texts; it is made by make() if it is not there.
+    """Returns the folder with the build results of the clone's FOLDERS and of OTHERS, which are texts.
 
-    make() returns the files that are kept. A build whose sources change meanwhile is repeated.
+    If it does not exist, make() builds the results and returns their files. A build whose sources change meanwhile is repeated.
     """
     for _ in range(ATTEMPTS):
         name = key(folders, *others)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""The tests that are for guests: each is a function that returns its tally, and fails only if it cannot run."""
+"""Tests that run in guests. Each is a function that returns its tally, and raises a Failure only if it cannot run."""
 
 import json
 import os
@@ -16,9 +16,9 @@ KSELFTEST = cache.CLONE / "tests" / "kselftest"
 DEBUG = cache.CLONE / "tests" / "debug"
 
 
-# Targets of the kernel selftests' Makefile, with what the results are called.
+# Targets of the kernel selftests' Makefile, with the names of their results.
 KSELFTESTS = {"run_tests": ("kselftest", ""), "run_slow": ("kselftest", " timeouts"), "run_stress": ("stress", "")}
-# Seconds that a guest may take for a suite: several times as many as on a busy host. What takes longer hangs.
+# Timeout of a suite in a guest, in seconds: several times the duration on a busy host.
 LIMIT = 3600
 
 
@@ -34,7 +34,7 @@ def kselftest(driver, flavour, target="run_tests", timeout=LIMIT):
 
 
 def programs(name):
-    """The programs of tests/kselftest that are named so, without what comes after the dot; several are separated by commas."""
+    """Returns the programs of tests/kselftest with these names, which are separated by commas and need no suffix."""
     known = sorted(file.stem for file in KSELFTEST.glob("*.py") if os.access(file, os.X_OK))
     chosen = [part.removesuffix(".py") for part in name.split(",")]
     if missing := [part for part in chosen if part not in known]:
@@ -43,20 +43,20 @@ def programs(name):
 
 
 def all_programs():
-    """Those that make kselftest runs, and those that wait for timeouts, of which the last one is about all."""
+    """Returns the programs that make kselftest runs, and those that wait for timeouts. The last one checks the kernel log of all."""
     found = re.findall(r"^TEST_PROGS(?:_SLOW)? \+= (\S+)$", (KSELFTEST / "Makefile").read_text(), re.MULTILINE)
     return list(dict.fromkeys(reversed(found)))[::-1]
 
 
 def cases(pattern):
-    """The setting that has programs run only the test cases that a pattern names."""
+    """Returns the setting by which programs run only the test cases that match a pattern."""
     return f"EFA_CASES={shlex.quote(pattern)} " if pattern else ""
 
 
 def kselftest_part(driver, flavour, program, case=""):
     """Some of the kernel selftests, or of the test cases of one."""
     chosen = programs(program)
-    # Of single test cases nothing but their own results is wanted.
+    # Single test cases run without the check of the kernel log.
     command = f"{cases(case)}/efa-rs/tests/kselftest/run.sh {' '.join([*chosen, *([] if case else ['dmesg.py'])])}"
     append = "swiotlb=force" if chosen == ["bounce.py"] else ""
     tally, _ = in_guest(f"kselftest {driver} {flavour} {program}", command, driver, flavour, append=append)
@@ -64,7 +64,7 @@ def kselftest_part(driver, flavour, program, case=""):
 
 
 def bounce(driver, flavour):
-    """The one about bounce buffers, in a guest of its own."""
+    """Runs the selftest of bounce buffers, in a guest of its own."""
     name = f"kselftest {driver} {flavour} swiotlb=force"
     command = "/efa-rs/tests/kselftest/run.sh bounce.py dmesg.py"
     tally, _ = in_guest(name, command, driver, flavour, append="swiotlb=force")
@@ -72,7 +72,7 @@ def bounce(driver, flavour):
 
 
 def programs_without_kverbs(flavour):
-    """Programs have their usual environment."""
+    """Runs selftests with a module without kernel verbs, which must not affect programs."""
     name = f"kselftest rust {flavour} KVERBS=0"
     command = "/efa-rs/tests/kselftest/run.sh queues.py resource_details.py dmesg.py"
     module = build.module_without_kverbs(toolroot.kernel(flavour))
@@ -80,7 +80,7 @@ def programs_without_kverbs(flavour):
     return tally
 
 
-# What each sample needs: the provider is in a guest with no other.
+# The guest of each sample: the provider's has no other provider.
 SAMPLE_OPTIONS = {
     "null_rdma": {"driver": "none", "devices": []},
     "rdma_exchange": {"driver": "rust", "devices": ["profile=efa3", "profile=efa4"]},
@@ -88,14 +88,14 @@ SAMPLE_OPTIONS = {
 
 
 def sample(name, flavour):
-    """A sample in a guest."""
+    """Runs a sample in a guest."""
     module = build.sample(name, toolroot.kernel(flavour))
     command = f"/efa-rs/tests/samples/{name}.py"
     tally, _ = in_guest(f"{name} {flavour}", command, flavour=flavour, share=module.parent, **SAMPLE_OPTIONS[name])
     return tally
 
 
-# Seconds that a round of each of the two tests of devices that go may take, several times as many as it needs.
+# Timeout in seconds for a round of the two tests of device removal: several times the need.
 KVERBS_ROUND = 60
 
 
@@ -109,7 +109,7 @@ def client_modules(release):
 
 
 def kernel_clients(flavour):
-    """Kernel verbs and both samples, in one guest."""
+    """Runs kernel verbs and both samples in one guest."""
     command = "/efa-rs/tests/kselftest/run.sh ../kverbs/kverbs.py ../samples/rdma_exchange.py ../samples/null_rdma.py dmesg.py"
     options = {"share": client_modules(toolroot.kernel(flavour))}
     tally, _ = in_guest(f"kernel clients {flavour}", command, "rust", flavour, ["profile=efa3", "profile=efa4"], **options)
@@ -117,7 +117,7 @@ def kernel_clients(flavour):
 
 
 def kverbs(flavour, rounds=None):
-    """Clients in the kernel: of two devices of one guest, and of two guests, where that in C and that in Rust talk to each other.
+    """Runs clients in the kernel: with two devices of one guest, and in two guests, where the C client talks to the Rust client.
 
     A device is removed `rounds` times, or as often as the tests choose.
     """
@@ -138,20 +138,20 @@ def kverbs(flavour, rounds=None):
 
 
 def peer_memory(flavour):
-    """RDMA of one guest to and from memory of another device that the other guest has."""
+    """Tests RDMA of one guest to and from memory of another device in the other guest."""
     options = {"devices": ["profile=efa3"], "guests": 2, "cpus": 1, "leader": True, "hotplug": True, "memory_device": "16M"}
     tally, _ = in_guest(f"peer memory {flavour}", "/efa-rs/tests/peer/peer.py", "rust", flavour, **options)
     return tally
 
 
-# The device that can do most.
+# The device with the most features.
 RDMA_CORE_DEVICES = ["profile=efa3"]
-# How each test ends with the rdma-core of a userland.
+# Lists of the expected results, by the rdma-core of a userland.
 RDMA_CORE_LISTS = {userland.STABLE: "expected", userland.NEXT: "expected.next"}
 
 
 def rdma_core(drivers, flavour, chosen=userland.STABLE):
-    """rdma-core's own tests with each of the drivers, with which they have to end alike."""
+    """Runs rdma-core's own tests with each of the drivers, and checks that they end alike."""
     where = f"{flavour}{' next' * (chosen == userland.NEXT)}"
     total, results = Tally(), {}
     for driver in drivers:
@@ -167,7 +167,7 @@ def rdma_core(drivers, flavour, chosen=userland.STABLE):
     return total
 
 
-# What it takes to move data in every way.
+# Devices for all ways to transfer data.
 INTEROP_DEVICES = ["profile=efa3", "profile=efa4"]
 
 
@@ -180,14 +180,14 @@ def between_guests(name, guests, arguments, driver, flavour, timeout=LIMIT, envi
 
 
 def pair(flavour):
-    """Data between two guests on the network that reorders: contents, perftest, libfabric and Open MPI."""
+    """Tests data between two guests on a network that reorders packets: contents, perftest, libfabric and Open MPI."""
     arguments = ["short", "good", "contents", "perftest", "libfabric", "mpi"]
     return between_guests(f"pair of guests {flavour}", 2, arguments, "rust", flavour)
 
 
 def interop(driver, flavour, short=False, chosen=userland.STABLE, program="", case=""):
-    """Data between guests: contents, and software that others wrote, of which libfabric and MPI with our driver only; with the next
-    userland, what its rdma-core makes of that software.
+    """Tests data between guests: contents, and third-party software, of which libfabric and MPI run only with our driver. With the
+    next userland, only software that uses its rdma-core runs.
     """
     name = f"interop {driver} {flavour}{' short' * short}{' next' * (chosen == userland.NEXT)}"
     length = ["short"] * short
@@ -196,12 +196,12 @@ def interop(driver, flavour, short=False, chosen=userland.STABLE, program="", ca
     elif driver == "rust":
         parts = {2: [], 4: ["soak"] if short else []}
     else:
-        # Four guests take ten minutes of a CPU: `make soak DRIVER=c` has them.
+        # Four guests take ten minutes of CPU time: `make soak DRIVER=c` runs them.
         parts = {2: ["contents", "perftest"], **({} if short else {4: ["soak"]})}
     if program:
         parts = {4: [program]} if program == "soak" else {2: [program]}
     elif case:
-        # What four guests do has no test cases to choose from.
+        # The test of four guests has no test cases to choose from.
         parts.pop(4, None)
     total = Tally()
     for guests, what in parts.items():
@@ -216,7 +216,7 @@ def soak(driver, flavour):
 
 
 def unlike(results):
-    """Of the results of each driver: the tests that did not end alike, or not for the same reason."""
+    """Returns the tests that did not end alike with all drivers, or not for the same reason."""
     one, *others = results.values()
     return [
         f"{name}: {', '.join(f'{driver}: {ending(its.get(name))}' for driver, its in results.items())}"
@@ -226,21 +226,21 @@ def unlike(results):
 
 
 def ending(result):
-    """How a test ended, in a line."""
+    """Describes how a test ended, in a line."""
     if result is None:
         return "did not run"
-    # Of a test that was run several times, each end; of one that failed, all of it is in the output.
+    # The ends of a test that ran several times. Details of a failed test are in the output.
     draws = f" ({result['more']})" if " " in result["more"] and "\n" not in result["more"] else ""
     return f"{result['outcome']} {result['reason']}".strip() + draws
 
 
-# What a driver does while it waits for the end of a reset, and to acknowledge it.
+# Events of a driver that waits for the end of a reset, and acknowledges it.
 OF_A_RESET = ("read ", "write MMIO_RESP_", "write DEV_CTL = 0x0")
 TRACED = re.compile(r"^ *[\d.]+ (?P<device>\d+) (?P<event>.*)$", re.MULTILINE)
 
 
 def power_off(driver, flavour):
-    """What a power-off does to the devices that tests/power-off/prepare.py leaves, of which no test in the guest can tell."""
+    """Checks the effect of a power-off on the devices of tests/power-off/prepare.py, which no test in the guest can observe."""
     name = f"power-off {driver} {flavour}"
     devices = ["profile=efa3", "profile=efa2", "profile=efa2"]
     options = guest.Options("/efa-rs/tests/power-off/prepare.py", driver, flavour, devices, timeout=LIMIT, quiet=True)
@@ -256,7 +256,7 @@ def power_off(driver, flavour):
 
 
 def power_off_problems(trace):
-    """What is wrong with the devices' last moments, by what should be."""
+    """Returns the problems in the devices' traces of a power-off, by requirement."""
     events = {"0": [], "1": [], "2": []}
     for match in TRACED.finditer(trace):
         events[match["device"]].append(match["event"])
@@ -267,16 +267,16 @@ def power_off_problems(trace):
     return {
         "a device in use is reset for a shutdown, and left alone then": [f"after {last}: {after}"] if after != ["reset end"] else [],
         "a device without driver is left alone": [last] * unbound.count(last),
-        # Once more after a reset of the bus.
+        # The second reset may follow a reset of the bus.
         "a device that does not answer gets two resets at most": [f"{told} times {last}"] if told not in (1, 2) else [],
         "no device sees what a correct driver never does": re.findall(r"protocol error.*", trace),
     }
 
 
 def debug(driver, at_once):
-    """The selftests and what needs the debug kernel, in a guest with that: those that do many things AT_ONCE, or the others.
+    """Runs the selftests and the tests of the debug kernel in a guest with it: those that do many things AT_ONCE, or the others.
 
-    The CPUs of the others take turns.
+    In the guest of the others, emulated CPUs take turns.
     """
     name = f"debug kernel {driver}{', at once' * at_once}"
     command = f"/efa-rs/tests/debug/run.sh {'--at-once' if at_once else '--others'}"
@@ -290,13 +290,13 @@ def known_reports(folder):
 
 
 def in_debug_guest(name, command, driver="rust", timeout=4 * LIMIT, **options):
-    """Runs tests/debug/run.sh in a guest with the debug kernel; returns as in_guest() does."""
-    # KASAN's shadow is an eighth of the memory, and what is freed stays allocated for a while.
+    """Runs tests/debug/run.sh in a guest with the debug kernel; returns the same as in_guest()."""
+    # KASAN's shadow is an eighth of the memory, and freed memory stays in its quarantine for a while.
     options |= {"timeout": timeout, "memory": "2G", "known_reports": known_reports(DEBUG)}
     return in_guest(name, command, driver, toolroot.DEBUG, **options)
 
 
-# What tests print that have rounds.
+# The progress lines of tests that have rounds.
 PROGRESS = re.compile(r"^\s*# (.*: \d+ of \d+ rounds.*?)\s*$")
 
 
@@ -319,7 +319,7 @@ def listed(logs):
 def in_guest(name, command, driver, flavour, devices=None, progress=False, **options):
     """Runs a command that prints KTAP in a guest; returns its tally, and the run. The devices are those of the selftests.
 
-    With PROGRESS, lines that tell how far a test is are shown when they come.
+    With PROGRESS, progress lines of a test are shown as they arrive.
     """
     if devices is None:
         devices = kselftest_devices()

@@ -22,7 +22,7 @@ class Tally:
     failed: int = 0
     skipped: int = 0
     failures: list[str] = field(default_factory=list)
-    # Of those that are counted the ones whose names are known.
+    # The counted tests whose names are known.
     cases: list[Case] = field(default_factory=list)
 
     def fail(self, name, count=1, said=""):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""How long each job of a run takes and each step of it, on the clock and of the CPUs, kept for comparisons with later runs.
+"""Wall-clock and CPU times of a run's jobs and of their steps, saved for comparisons with later runs.
 
-A job is what the run does at a time in one of its lanes, a step is a part of it: a build, a guest. A step that waits for
-a lock is as long as it waits, but takes no CPU time.
+A job is a unit of scheduling, and a step is a part of it: a build, a guest. The duration of a step includes the wait for
+a lock, which takes no CPU time.
 """
 
 import contextlib
@@ -18,18 +18,18 @@ from dataclasses import asdict, dataclass, field
 from . import cache
 from .failure import Failure
 
-# Runs whose times are kept.
+# Number of runs whose times are kept.
 KEPT = 200
 # Rows of the table.
 SHOWN = 10
-# Seconds that a suite may take on two cores: with a cache that has what it builds, and with an empty one. A suite that takes longer has to
-# get faster, or leave something to another tier.
+# Time limit of a suite on two cores, in seconds: with a warm cache, and with an empty one. A suite that takes longer has to get faster,
+# or to move tests to another tier.
 BUDGETS = {"check": (12 * 60, 20 * 60), "check-all": (45 * 60, 75 * 60)}
 # The step that only a run with an empty cache has.
 COLD = "toolroot"
 
 _lock = threading.Lock()
-# For files of their own of several runs in a second.
+# Distinguishes the files of several runs in a second.
 _saved = itertools.count()
 _current: contextvars.ContextVar["Span | None"] = contextvars.ContextVar("span", default=None)
 
@@ -43,7 +43,7 @@ class Span:
     end: float = 0.0
     cpu: float = 0.0
     steps: list["Span"] = field(default_factory=list)
-    # Of a job: how many tests failed.
+    # Number of failed tests of a job.
     failed: int = 0
 
     def length(self):
@@ -52,11 +52,11 @@ class Span:
 
 @contextlib.contextmanager
 def measured(name, parent=None):
-    """Measures what is done in it, as a part of PARENT, or else of what it is called in. Its value is the Span."""
+    """Measures the block as a part of PARENT, or else of the current span. Its value is the Span."""
     span = Span(name, time.time())
     parent = parent or _current.get()
     if parent:
-        # At once, so that an interrupted run has it, too.
+        # It is added at its start, so that an interrupted run has it, too.
         parent.steps.append(span)
     token = _current.set(span)
     try:
@@ -70,20 +70,20 @@ def measured(name, parent=None):
 
 
 def spent(seconds):
-    """Adds CPU time to the step that this is called in."""
+    """Adds CPU time to the current step."""
     if span := _current.get():
         with _lock:
             span.cpu += seconds
 
 
 def within(function):
-    """FUNCTION for another thread, where its steps belong to the job that this is called in."""
+    """Returns FUNCTION for another thread, where its steps belong to the current job."""
     context = contextvars.copy_context()
     # A copy for each call: one context cannot be entered twice at once.
     return lambda *arguments: context.copy().run(function, *arguments)
 
 
-# What is made of results is no change of what has them.
+# This page is made from results, so that it does not count as a change of the commit.
 PAGE = "Documentation/last-passed.md"
 
 
@@ -100,10 +100,10 @@ def head():
 
 
 def save(run, suite, tally, others=0.0, command="", begun=None, interrupted=False, boots_repeated=0):
-    """Keeps the times and the result of a run as JSON, in a file that is named for its head; returns the file.
+    """Saves the times and the result of a run as JSON, in a file that is named after its commit; returns the file.
 
-    OTHERS is the CPU time that the machine spent on something else meanwhile, COMMAND what was run, with its options, BEGUN what head()
-    was at its start. Of an INTERRUPTED one, what was over. BOOTS_REPEATED are guests'.
+    OTHERS is the CPU time of other processes meanwhile, COMMAND the suite with its options, and BEGUN the value of head() at its start.
+    Of an INTERRUPTED run, only jobs that have ended are saved. BOOTS_REPEATED is the number of repeated boots of guests.
     """
     now = head()
     commit, changed = begun or now
@@ -132,7 +132,7 @@ def save(run, suite, tally, others=0.0, command="", begun=None, interrupted=Fals
 
 
 def prune(folder):
-    """Makes room for one more run: the oldest go, but not that in which something has passed last."""
+    """Makes room for one more run: removes the oldest ones, except the last run in which a command passed."""
     last = {run["file"] for run in passes().values()}
     files = sorted((file for file in folder.glob("*.json") if file.name not in last), key=lambda file: file.stat().st_mtime)
     for old in files[: 1 - KEPT]:
@@ -140,24 +140,24 @@ def prune(folder):
 
 
 def read(file):
-    """A run that is kept."""
+    """Reads a saved run."""
     return {**json.loads(file.read_text()), "file": file.name}
 
 
 def load(suite=None):
-    """The runs that are kept, the oldest first; those of one suite, if it is named."""
+    """Returns the saved runs, the oldest first; only those of SUITE, if it is given."""
     runs = []
     for file in cache.folder("times").glob("*.json"):
         try:
             runs.append(read(file))
         except (OSError, ValueError):
-            # Removed by another run meanwhile, or by hand cut short.
+            # Removed by another run meanwhile, or truncated by hand.
             continue
     return sorted((run for run in runs if suite in (None, run["suite"])), key=lambda run: run["start"])
 
 
 def passes():
-    """The last run, by its command, in which that passed: of a commit as it is, and to its end."""
+    """Returns the last run in which each command passed: complete, and of an unmodified commit."""
     return {run["command"]: run for run in load() if run.get("command") and has_passed(run)}
 
 
@@ -166,7 +166,7 @@ def has_passed(run):
 
 
 def failed(suite):
-    """The names of the jobs that failed in the last run of a suite that came to its end, of which some may have been left out."""
+    """Returns the names of the jobs that failed in the last complete run of a suite, which may have had only some of the jobs."""
     runs = [run for run in load(suite) if not run.get("interrupted")]
     if not runs:
         raise Failure(f"No run of {suite} is kept in {cache.folder('times')}: run all of it first.")
@@ -178,7 +178,7 @@ def clock(seconds):
 
 
 def table(run, cores, others=0.0):
-    """The lines of a table of a run's jobs, those first that took longest, of its lanes' idle time, and what OTHERS had of the CPUs."""
+    """Returns the lines of a table: a run's jobs, the longest first, the time without parallel jobs, and the CPU time of OTHERS."""
     lines = [f"{'job':<52} {'from':>6} {'to':>6} {'s':>7} {'CPU s':>7} {'cores':>6}"]
     jobs = sorted(run.steps, key=lambda job: job.length(), reverse=True)
     for job in jobs[:SHOWN]:
@@ -197,7 +197,7 @@ def table(run, cores, others=0.0):
 
 
 def over_budget(run):
-    """A sentence if a run of a suite took longer than it may; nothing otherwise."""
+    """Returns a warning if a run of a suite exceeded its budget; an empty text otherwise."""
     if run.name not in BUDGETS:
         return ""
     warm, cold = BUDGETS[run.name]
@@ -213,7 +213,7 @@ def over_budget(run):
 
 
 def time_with(jobs, number):
-    """Seconds between the first job's start and the last one's end in which so many ran."""
+    """Returns the seconds between the first job's start and the last one's end in which this NUMBER of jobs ran."""
     events = sorted([(job.start, 1) for job in jobs] + [(job.end, -1) for job in jobs])
     found, running, before = 0.0, 0, None
     for moment, change in events:

@@ -15,20 +15,20 @@ SERIES_FILE = namespace.TOOLS / "series"
 
 
 def read_series(text):
-    """Of the file of series: the floor, the names of its flavours, and those of the next series, if there is one."""
+    """Parses the file of series: the floor, the names of its flavours, and those of the next series, if there is one."""
     (floor, *flavours), *others = [line.split() for line in text.splitlines() if line[:1].isdigit()]
     return floor, tuple(flavours), tuple(f"{flavour}-{number}" for number, *names in others for flavour in names)
 
 
 SERIES, FLAVOURS, NEXT = read_series(SERIES_FILE.read_text())
-# The kernel that debug_kernel makes of the same source.
+# Flavour of the kernel that debug_kernel builds from the same source.
 DEBUG = "debug"
 
-# The file of a kernel, beside its modules.
+# File name of a kernel, in the folder of its modules.
 IMAGE = "vmlinuz.unsigned"
-# What choose-kernel says.
+# A message of choose-kernel.
 CHOSEN = re.compile(r"^choose-kernel: (.*)$", re.MULTILINE)
-# The host's apt settings that say how to reach a mirror and how old its index may be.
+# The host's apt settings for access to a mirror, and for the age of its index.
 APT_SETTINGS = re.compile(r"Acquire::((http|https|ftp)::|Check-Valid-Until |Check-Date |(Max|Min)-ValidTime |Retries |ForceIPv[46] )")
 
 
@@ -48,7 +48,7 @@ def root():
 
 
 def complete(path):
-    """Whether a cached toolroot still has what it is there for."""
+    """Whether a cached toolroot still has its main files."""
     programs = ("usr/bin/rustc", "usr/bin/qemu-system-x86_64", "usr/libexec/virtiofsd", source(SERIES).lstrip("/"))
     return all((path / "root" / program).exists() for program in programs)
 
@@ -85,7 +85,7 @@ def root_of(release):
 
 
 def foreign_programs():
-    """The folder of the layer over that which is for programs of arm64."""
+    """Returns the folder of the layer for programs of arm64, which lies over foreign()."""
     return arm64.programs(root(), foreign())
 
 
@@ -96,12 +96,12 @@ def root_of_programs():
 
 
 def emulator():
-    """The file that runs programs of arm64."""
+    """Returns the file of qemu-user, which runs programs of arm64."""
     return foreign_programs() / "layer/usr/bin/qemu-aarch64"
 
 
 def modules_of(release):
-    """The folder that has the modules of a kernel and its like."""
+    """Returns the folder with the modules of all kernels of a kernel's architecture."""
     return (foreign() / "layer" if arm64.is_release(release) else root()) / "usr/lib/modules"
 
 
@@ -134,7 +134,7 @@ def foreign_kernels():
 
 
 def architecture():
-    """Debian's name of what the toolroot's programs run on, such as amd64."""
+    """Returns Debian's name of the toolroot's architecture, such as amd64."""
     return (root() / "var/lib/dpkg/arch-native").read_text().strip()
 
 

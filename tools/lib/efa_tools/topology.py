@@ -3,10 +3,10 @@
 
 from dataclasses import dataclass
 
-# The root buses of each node begin this far apart, and each bus of a node this far from the next.
+# Distance in bus numbers between the first root buses of two nodes, and between two root buses of a node.
 NODE_BUSES, ROOT_BUSES = 0x80, 0x10
 
-# A port has the link of its device, but not a faster one than this.
+# Limit on the link of a port, which is otherwise that of its device.
 LINK = {"x-speed": "64", "x-width": "16"}
 
 
@@ -14,9 +14,9 @@ LINK = {"x-speed": "64", "x-width": "16"}
 class Topology:
     """Root buses, each with the same number of devices."""
 
-    # NUMA nodes.
+    # Number of NUMA nodes.
     nodes: int = 1
-    # Root buses of each node that have devices, besides the machine's own. Without any, the devices are on that one.
+    # Number of root buses of each node with devices, besides the machine's own. If 0, the devices are on that one.
     buses: int = 0
     # Whether the devices of a root bus are behind a switch, else each has a root port.
     switches: bool = False
@@ -31,8 +31,8 @@ class Topology:
             bus_number = NODE_BUSES * node + ROOT_BUSES * (index + 1)
             parts.append({"driver": "pxb-pcie", "id": bus, "bus": "pcie.0", "bus_nr": bus_number, "numa_node": node})
             port = {"driver": "pcie-root-port", "chassis": number + 1, "hotplug": False, **LINK}
-            # QEMU's switches have links of 2.5 GT/s x1, which tools take for the limit of what is behind. A root port with more root
-            # ports behind it is a switch to them, too.
+            # QEMU's switches have links of 2.5 GT/s x1, which tools take for the limit of devices behind them. A root port with more
+            # root ports behind it is a switch to tools, too.
             if self.switches:
                 parts.append({**port, "id": f"switch{number}", "bus": bus})
                 bus = f"switch{number}"
@@ -44,12 +44,12 @@ class Topology:
         return parts, places
 
 
-# As aws-ofi-nccl has them, see topology/ there: p4d has the root buses 10, 20, 90 and a0, and p5 a switch for each of its GPUs.
+# From topology/ of aws-ofi-nccl: p4d has the root buses 10, 20, 90 and a0, and p5 a switch for each of its GPUs.
 P4D, P5 = Topology(2, 2), Topology(2, 4, switches=True)
 OF_INSTANCES = {"p4d.24xlarge": P4D, "p4de.24xlarge": P4D, "p5.48xlarge": P5, "p5e.48xlarge": P5}
 
 
 def of(instance):
-    """The topology of INSTANCE, which may have options behind its name, or of devices that are of none."""
+    """Returns the topology of INSTANCE, which may have options behind its name, or of devices without an instance."""
     name, _, _ = (instance or "").partition(",")
     return OF_INSTANCES.get(name, Topology())

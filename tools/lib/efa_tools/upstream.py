@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """make upstream: the layer over the RDMA core as a series of patches for Linux's tree, each of which is built and checked.
 
-upstream/series.toml says which files are in which patch, and upstream/*.msg why. A tree with the kernel built stays in the cache. What was
-found of a patch is kept under the hash of all patches up to it.
+upstream/series.toml says which files are in which patch, and upstream/*.msg why. A tree with the kernel built stays in the cache. The
+results of a patch are cached under the hash of all patches up to it.
 """
 
 import difflib
@@ -20,21 +20,21 @@ from .tally import Tally
 FOLDER = cache.CLONE / "upstream"
 CONFIG = "/efa-rs/upstream/config"
 TREE = "/run/efa-rs/build"
-# What of the tree the series changes: copies of these are kept as they were.
+# Parts of the tree that the series changes. Copies of the originals are kept.
 CHANGED = (
     *("MAINTAINERS", "rust", "samples/rust", "include/rdma", "include/uapi/rdma"),
     *("drivers/infiniband/Kconfig", "drivers/infiniband/hw/Makefile"),
 )
-# What is not unpacked of Linux's source.
+# Parts of Linux's source that are not unpacked.
 LEFT_OUT = (
     *("Documentation/*.*", "arch/[a-wyz]*/*.[chS]", "arch/*/boot/dts/*", "drivers/gpu/drm/*/*.[ch]", "sound/*.[ch]"),
     *("tools/testing/selftests/*", "tools/perf/*"),
 )
 MAKE = f"make --no-print-directory -j{build.os.cpu_count()} LLVM=-19 CLIPPY=1"
 CHECKS = ("builds", "clippy", "rustdoc", "checkpatch")
-# How a Rust file is rewritten for its place.
+# The function that rewrites a Rust file, by its place in the tree.
 REWRITES = {"rust/kernel/": in_tree.source, "samples/": in_tree.outside, "drivers/": in_tree.driver}
-# What a driver has for its build.
+# Patterns of the files that a driver is built from.
 DRIVER_FILES = ("*.rs", "*.[ch]", "*.awk", "Kbuild", "Makefile.*")
 # A warning of a compiler, and where it is.
 WARNING = re.compile(r"^(?:warning|error)(?:\[\w+\])?: (?P<what>.*)\n(?:.*\n){0,2}?\s*--> (?P<place>\S+)", re.MULTILINE)
@@ -42,7 +42,7 @@ WARNING = re.compile(r"^(?:warning|error)(?:\[\w+\])?: (?P<what>.*)\n(?:.*\n){0,
 
 @dataclass
 class Patch:
-    """A patch: its message, and the files that it changes, as they were and as they are then."""
+    """A patch: its message, and the files that it changes, before and after."""
 
     name: str
     message: str
@@ -67,7 +67,7 @@ class Patch:
 
 @dataclass
 class Parts:
-    """What all patches up to one have."""
+    """The contents of all patches up to one."""
 
     modules: list[str] = field(default_factory=list)
     files: dict[str, str] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class Parts:
     on: list[str] = field(default_factory=list)
     config: list[str] = field(default_factory=list)
     edits: list[dict[str, str]] = field(default_factory=list)
-    # The modules that have what only a later patch uses.
+    # Modules with items that only a later patch uses.
     dead: list[str] = field(default_factory=list)
 
 
@@ -85,12 +85,12 @@ def description():
 
 
 def key():
-    """What the tree is made of, besides the series and the configuration, with which it is built again."""
+    """Returns the cache key of the tree, without series and configuration: changes of these rebuild it in place."""
     return cache.key(*toolroot.versions(*debug_kernel.INPUTS))
 
 
 def tree():
-    """The folder with Linux's source, built, and with copies of what the series changes as they were."""
+    """Returns the folder with Linux's source, built, and with copies of the originals of CHANGED."""
 
     def make(path):
         (path / "tree").mkdir(parents=True)
@@ -115,7 +115,7 @@ def in_tree_of(folder, command, log):
 
 
 def rustfmt(text):
-    """A Rust file, formatted."""
+    """Formats a Rust file."""
     command = build.in_toolroot(["rustfmt", "--edition", "2021", "--emit", "stdout"])
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -124,7 +124,7 @@ def rustfmt(text):
 
 
 def formatted(texts):
-    """Rust files by path, formatted; what was formatted once is kept."""
+    """Formats the Rust files among TEXTS, which are by path. Results are cached."""
     folder = cache.folder("upstream-rustfmt")
     for path, text in texts.items():
         if path.endswith(".rs"):
@@ -136,13 +136,13 @@ def formatted(texts):
 
 
 def with_tests(source, text):
-    """What becomes of a file of the layer, with the tests that there are for it."""
+    """Appends the tests of a file of the layer, if it has any, to its rewritten text."""
     tests = FOLDER / "tests" / source.removeprefix("efa_rs/rdma/")
     return text + "\n" + tests.read_text() if source.startswith("efa_rs/rdma/") and tests.exists() else text
 
 
 def made(parts, before):
-    """All files that differ from the tree BEFORE once the PARTS are in it."""
+    """Returns all files that differ from the tree BEFORE once the PARTS are in it."""
     texts = {}
     on = set(parts.on)
     for edit in parts.edits:
@@ -157,7 +157,7 @@ def made(parts, before):
         text = (cache.CLONE / source).read_text()
         if target.endswith(".rs"):
             if source.startswith("efa_rs/sys/"):
-                # What the rest of sys/ uses is for drivers there.
+                # Items for the rest of sys/ are for drivers in the tree.
                 text = text.replace("pub(super) ", "pub(crate) ")
             rewrite = next(rewrite for start, rewrite in REWRITES.items() if target.startswith(start))
             text = in_tree.resolved(text, on)
@@ -185,7 +185,7 @@ def made(parts, before):
 
 def driver(target, parts):
     """The files of efa_rs/ that are in no patch yet, and their places in the folder TARGET."""
-    # The kernel crate has a method for what sys/device.rs does.
+    # The kernel crate has a method in place of sys/device.rs.
     there = {*parts.files, "efa_rs/rdma.rs", "efa_rs/sys/device.rs", *(f"efa_rs/rdma/{name}.rs" for name in parts.modules)}
     found = {file.relative_to(cache.CLONE) for pattern in DRIVER_FILES for file in (cache.CLONE / "efa_rs").rglob(pattern)}
     return {str(file): f"{target}/{file.relative_to('efa_rs')}" for file in sorted(found) if str(file) not in there}
@@ -219,7 +219,7 @@ def series(before):
 
 
 def put(folder, state):
-    """Gives a tree the files of a state, and takes those of others away."""
+    """Writes the files of a state to a tree, and restores or removes those of other states."""
     there = folder / "there.json"
     before = json.loads(there.read_text()) if there.exists() else []
     cache.write(there, json.dumps(sorted({*before, *state})))
@@ -249,7 +249,7 @@ RECIPE = BUILD + DOCUMENT_ONE + RUSTDOC
 
 
 def run(folder, command, log):
-    """Runs a command in the tree; returns its exit status and what it printed."""
+    """Runs a command in the tree; returns its exit status and its output."""
     begin = log.tell()
     binds = [(folder / "tree", TREE, "rw")]
     status = steps.call(build.building(["sh", "-c", f"cd {TREE} && {command}"], binds), stdout=log, stderr=subprocess.STDOUT)
@@ -259,13 +259,13 @@ def run(folder, command, log):
 
 
 def warnings(text, paths=None):
-    """The warnings in what a compiler has printed: all, or those of some files."""
+    """Returns the warnings in the output of a compiler: all, or those of some files."""
     found = [f"{match['place']}: {match['what']}" for match in WARNING.finditer(text)]
     return [line for line in found if paths is None or line.split(":")[0] in paths]
 
 
 def inspect(folder, patch, ignored):
-    """What is wrong with a patch, by check."""
+    """Checks a patch; returns its problems by check."""
     found = {}
     put(folder, patch.state)
     (folder / "tree" / "rustdoc.mk").write_text(RUSTDOC)
@@ -286,7 +286,7 @@ def inspect(folder, patch, ignored):
 
 
 def checked(patch, ignored):
-    """The same, as it was found before if the patch and those before it are as they were."""
+    """Like inspect(), with cached results if the patch and those before it have not changed."""
     kept = cache.folder("upstream-results") / cache.key(patch.key, *sorted(ignored))
     if kept.exists():
         return json.loads(kept.read_text())
@@ -308,7 +308,7 @@ def write(patches):
 
 
 def check():
-    """All patches, with a line for each."""
+    """Checks all patches, and prints a line for each."""
     tally = Tally()
     patches = series(tree() / "before")
     steps.note(f"the patches are in {write(patches)}")
@@ -326,11 +326,11 @@ def check():
     return tally
 
 
-# How many examples and tests of the layer have to run at least.
+# Minimum number of examples and tests of the layer that have to run.
 TESTS = 60
-# Those of the whole kernel crate run, of which only these count.
+# Tests of the whole kernel crate run, but only those with such names count.
 OURS = re.compile(r"rdma|sample")
-# Seconds that the guest may take.
+# Time limit of the guest in seconds.
 LIMIT = 600
 INIT = """#!/bin/busybox sh
 busybox=/bin/busybox
@@ -386,7 +386,7 @@ def kunit(folder, patch):
 
 
 def test():
-    """The examples and KUnit tests of the layer, and its modules, in a guest."""
+    """Runs the examples and KUnit tests of the layer, and loads its modules, in a guest."""
     patch = series(tree() / "before")[-1]
     kept = cache.folder("upstream-results") / cache.key(patch.key, INIT, IMAGE, GUEST)
     if not kept.exists():
@@ -407,6 +407,6 @@ def test():
     if count < TESTS:
         tally.fail(f"at least {TESTS} examples and KUnit tests run")
     if tally.failed:
-        # It is to run again.
+        # After a failure, the tests run again the next time.
         kept.unlink()
     return tally

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What guests have as their root: the toolroot, or a root of a newer Debian, made by userland.sh, for its newer rdma-core."""
+"""The root of guests: the toolroot, or a root of a newer Debian, made by userland.sh, for its newer rdma-core."""
 
 from . import arm64, cache, layer, namespace, steps, toolroot
 from .failure import Failure
 
 STABLE, NEXT = ALL = "stable", "next"
 RECIPE = namespace.TOOLS / "userland.sh"
-# Where it is in the toolroot.
+# Its path in the toolroot.
 MOUNT = "/run/efa-rs/userland"
 MODULES = "usr/lib/modules"
 
@@ -43,7 +43,7 @@ def build(path, what="next userland", recipe=RECIPE):
 
 
 def share(name, release=""):
-    """What a guest's root is as seen in the toolroot, and what has to be mounted for that: its kernel's modules, too."""
+    """Returns the path of a guest's root in the toolroot, and the mounts that it requires, including its kernel's modules."""
     if name == STABLE and not arm64.is_release(release):
         return "/", []
     return MOUNT, [(root(name, release), MOUNT, "ro"), (toolroot.modules_of(release), f"{MOUNT}/{MODULES}", "ro")]
