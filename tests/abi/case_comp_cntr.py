@@ -33,7 +33,7 @@ DEVICES = ("efa4", "efa3", "efa0")
 
 
 def values(s):
-    """What is in the memory of the counter of a case."""
+    """Returns the completion and error counts in the memory of a case's counter."""
     return struct.unpack_from("<QQ", s.page.memory, 0)
 
 
@@ -57,7 +57,7 @@ for number, name, right in ((0, "number", 4), (1, "largest value", 8), (2, "oper
         )
 cases.add("capabilities before there is a context", lambda s: CompletionCounter.caps(s.raw()))
 
-# The places of the values. They have pages of their own, so that the addresses in commands are certain.
+# Addresses of the values, in scattered pages, so that the addresses in commands are known.
 
 for device in DEVICES:
     cases.add(f"{device}: plain", lambda s: s.counter(), device)
@@ -237,7 +237,7 @@ for entry in (0, 1, 2):
     cases.add(f"read entry {entry}", lambda s, entry=entry: s.counter().read(entry))
 
 
-# What is counted.
+# Attachment to queue pairs: the operations to count.
 
 for ops in (*range(64), 64, 65, 1 << 31, 0xFFFF_FFFF):
     cases.add(f"attach {ops:#x}", lambda s, ops=ops: s.counter().attach(s.a_qp, ops))
@@ -258,7 +258,7 @@ for first in (1, 3, 63):
 
         cases.add(f"attach {first:#x} and {second:#x} to two counters", two)
 
-# How to get to each state that a driver can have a queue pair go to.
+# Attribute mask and state of each transition of a queue pair. PATHS has the transitions to each state.
 STEPS = {
     QPS_INIT: (QP_STATE | QP_PKEY_INDEX | QP_PORT | QP_QKEY, QPS_INIT),
     QPS_RTR: (QP_STATE, QPS_RTR),
@@ -324,7 +324,7 @@ def half_attached(s):
     return attempt(counter.attach, s.a_qp, 1), attempt(counter.attach, s.a_qp, 1), attempt(counter.destroy)
 
 
-# The end.
+# Destruction.
 
 
 @cases.case("destroy")
@@ -334,7 +334,7 @@ def destroy(s):
 
 
 def pinned():
-    """Memory of this process that is pinned, in KiB."""
+    """Returns the size of this process's pinned memory in KiB."""
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("VmPin"))
 

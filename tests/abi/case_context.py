@@ -13,7 +13,7 @@ BOTH = TX_BATCH | MIN_SQ_WR
 
 
 def got(function):
-    """Makes a case that shows the response of GET_CONTEXT as bytes."""
+    """Returns a case with GET_CONTEXT's response, as bytes, as its result."""
 
     def run(session):
         context = session.raw()

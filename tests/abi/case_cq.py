@@ -124,7 +124,7 @@ for accessible in (0, 1, 8, 39, 40):
         def nowhere(s, accessible=accessible, flags=flags):
             buffer = Buffer(40, accessible=accessible)
             s.cq(flags=flags, replace={UHW_OUT: Attribute(UHW_OUT, 40, buffer.address, keep=buffer)})
-            # The rest depends on the number that the device has given.
+            # The rest depends on the number that the device has assigned.
             return buffer.bytes()[:24]
 
         cases.add(f"response to nowhere after {accessible} bytes{' with events' * flags}", nowhere)
@@ -204,7 +204,7 @@ def many(s):
     return [s.cq() and 1 for _ in range(100)].count(1)
 
 
-# Other ways to make one, and what can be done with one elsewhere.
+# Creation by other commands, and operations that other drivers' completion queues have.
 
 CREATE_CQ, RESIZE_CQ, POLL_CQ, PEEK_CQ, REQ_NOTIFY_CQ = 18, 19, 21, 22, 23
 for number, name, size, out in (
@@ -215,7 +215,7 @@ for number, name, size, out in (
 ):
     cases.add(f"{name} by write", lambda s, number=number, size=size, out=out: s.context.command(number, bytes(size), out))
 cases.add("REQ_NOTIFY_CQ by write", lambda s: s.context.send(REQ_NOTIFY_CQ, struct.pack("<II", s.a_cq.handle, 0)))
-# The driver's part of the answer has the number of the queue.
+# Without the driver's part of the response, which has the number of the queue.
 cases.add("EX_CREATE_CQ", lambda s: s.context.extended(CREATE_CQ, struct.pack("<QIIiIII", 0, 16, 0, -1, 0, 0, 0), 16, REQUEST, 40)[:16])
 cases.add("EX_MODIFY_CQ", lambda s: s.context.extended(57, struct.pack("<IIHHI", s.a_cq.handle, 1, 1, 1, 0)))
 cases.add("an unknown method", lambda s: s.context.ioctl(objects.OBJECT_CQ, 2))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""How requests are framed, and requests that the driver has nothing for."""
+"""Framing of requests, and requests that the driver doesn't implement."""
 
 import ctypes
 import fcntl
@@ -21,9 +21,9 @@ def write(s, data, context=None):
 
 
 def plain(s, number, body, in_words=None, out_words=ROOM // 4, response=None):
-    """A command with a header that may lie.
+    """Sends a command with a header that may be wrong.
 
-    What the header says there is room for is there: the kernel zeroes all that it doesn't fill.
+    The buffer has the length that the header claims, because the kernel zeroes the part that it doesn't fill.
     """
     buffer = Buffer(max(ROOM, 4 * out_words))
     body = struct.pack("<Q", buffer.address if response is None else response) + body
@@ -31,7 +31,7 @@ def plain(s, number, body, in_words=None, out_words=ROOM // 4, response=None):
     return attempt(lambda: write(s, struct.pack("<IHH", number, in_words, out_words) + body) and None)
 
 
-# Each command there may be, with too little, with zeros and with much.
+# Each command number, with bodies of zeros that are empty, short and long.
 
 for number in range(0, 51):
     cases.add(f"command {number}", lambda s, number=number: [plain(s, number, bytes(size)) for size in (0, 8, 64, 256)])
@@ -93,7 +93,7 @@ for name, address in (("0", 0), ("4096", 4096), ("the kernel", 0xFFFF_8000_0000_
 
 
 def cut(s, number, body, readable):
-    """A command of which only the first bytes can be read."""
+    """Sends a command of which only the first bytes are readable."""
     buffer = Buffer(ROOM)
     data = struct.pack("<IHHQ", number, (16 + len(body)) // 4, ROOM // 4, buffer.address) + body
     area = s.area(Area, 2 * PAGE, prot=READ | WRITE)
@@ -118,7 +118,7 @@ cases = Cases("ioctl")
 
 
 def ioctl(s, object_id, method, attributes=(), driver=DRIVER_EFA, length=None, count=None, reserved=(0, 0), context=None):
-    """An ioctl with a header that may lie."""
+    """Sends an ioctl with a header that may be wrong."""
     count = len(attributes) if count is None else count
     length = 24 + 16 * count if length is None else length
     request = bytearray(struct.pack("<HHHHQII", length, object_id, method, count, reserved[0], driver, reserved[1]))
@@ -127,7 +127,7 @@ def ioctl(s, object_id, method, attributes=(), driver=DRIVER_EFA, length=None, c
     fcntl.ioctl((context or s.context).fd, IOCTL, request.ljust(4096, b"\0"))
 
 
-# All methods of all objects, without attributes: whether there is such a method, and whether it needs any.
+# All methods of all objects, without attributes: whether the method exists, and whether it requires attributes.
 
 METHODS = (*range(10), *(0x1000 + number for number in range(3)), 0x2000, 0xFFFF)
 for object_id in (*range(21), 0x1000, 0x1001, 0x2000, 0xFFFF):
@@ -175,7 +175,7 @@ for name, address in (("0", 0), ("4096", 4096), ("the kernel", 0xFFFF_8000_0000_
 
 
 def cut_ioctl(s, readable, writable=True):
-    """A request of which only the first bytes can be read, or none be written."""
+    """Sends a request of which only the first bytes are readable, or which is not writable."""
     data = struct.pack("<HHHHQII", 40, objects.OBJECT_MR, objects.METHOD_MR_DESTROY, 1, 0, DRIVER_EFA, 0)
     data += objects.object_handle(0, 77).pack()
     area = s.area(Area, 2 * PAGE, prot=READ | WRITE)
@@ -194,7 +194,7 @@ cases.add("a request that can't be written", lambda s: cut_ioctl(s, 40, writable
 
 
 def created_unwritable(s, make):
-    """The handle of a new object can't be returned."""
+    """Creates an object by a read-only request, in which the kernel can't return the handle."""
 
     def capture(object_id, method, *attributes, driver=DRIVER_EFA):
         data = struct.pack("<HHHHQII", 24 + 16 * len(attributes), object_id, method, len(attributes), 0, driver, 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Mapping what the device and the driver let a process map."""
+"""Mappings of rings, doorbells and LLQs into a process."""
 
 import ctypes
 import mmap
@@ -19,7 +19,7 @@ RX_RING = 2 * PAGE
 
 
 def made(s):
-    """A completion queue and a queue pair, and key and length of each of their mappings."""
+    """Creates a completion queue and a queue pair; also returns the key and length of each of their mappings."""
     cq = s.cq(cqe=2 * PAGE // 32, flags=CQ_WITH_COMPLETION_CHANNEL)
     qp = s.qp(send_cq=s.a_cq.handle, max_send_wr=LLQ // 64, sq_ring_size=LLQ, rq_ring_size=RX_RING)
     kinds = {
@@ -114,7 +114,7 @@ for kind in NAMES:
             got = libc.mremap(ctypes.c_void_p(area.address), ctypes.c_size_t(old), ctypes.c_size_t(new), 1)
             results.append(errno_name(ctypes.get_errno()) if got == ctypes.c_void_p(-1).value else "ok")
             if results[-1] == "ok" and old == 0:
-                # A second mapping.
+                # With an old size of 0, mremap() has created a second mapping.
                 s.area(Mapped, got, new)
             elif results[-1] == "ok":
                 area.address, area.length = got, new
@@ -129,7 +129,7 @@ for kind in NAMES:
         cq.destroy()
         qp.destroy()
         again = attempt(lambda: mapped(s, key, length) and None)
-        # What was mapped can be written until it is unmapped.
+        # Existing mappings stay writable until they are unmapped.
         return again, touched(area)
 
     @cases.case(f"{kind}: kept over the end of its context")
@@ -149,13 +149,13 @@ for kind in NAMES:
 
 
 def touched(area):
-    """How a child fares that writes to the memory: how it ended."""
+    """Writes to the memory in a child process; returns how the child ended."""
     process = os.fork()
     if process == 0:
         signal.signal(signal.SIGSEGV, signal.SIG_DFL)
         signal.signal(signal.SIGBUS, signal.SIG_DFL)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        # Not where a doorbell is.
+        # An offset without a doorbell.
         ctypes.memset(area.address + PAGE - 8, 0, 1)
         os._exit(0)
     status = os.waitpid(process, 0)[1]

@@ -17,7 +17,7 @@ KINDS = {"": objects.MemoryRegion, " by ioctl": IoctlMemoryRegion}
 
 
 def both(name, function, device=None):
-    """A case for each of the two ways to make one."""
+    """Adds a case for each of the two ways to create a region."""
     for suffix, kind in KINDS.items():
         cases.add(name + suffix, lambda s, kind=kind: function(s, kind), device)
 
@@ -35,7 +35,7 @@ for device in ("efa0", "efa2"):
         cases.add(f"{device}: access {access:#x}", lambda s, access=access: s.mr(access=access), device)
     cases.add(f"{device}: relaxed ordering", lambda s: s.mr(access=1 | 1 << 20), device)
 
-# Length and place. The pages are scattered, so that their number is certain.
+# Length and address. The pages are scattered, so that the number of pages in commands is known.
 
 for length in (0, 1, 2, 63, 64, 4095, 4096, 4097, 8191, 8192, 8193, 3 * PAGE, 4 * PAGE, 4 * PAGE + 1, 5 * PAGE, 32 * PAGE):
     both(f"{length} bytes", lambda s, kind, length=length: s.mr(s.area(Scattered, 32).address, length, kind))
@@ -77,7 +77,7 @@ def all_regions(s):
     return [attempt(lambda: s.mr() and None) for _ in range(6)]
 
 
-# The address that work requests use.
+# The IOVA, which work requests use as the address.
 
 for name, value in (
     ("0", 0),
@@ -149,7 +149,7 @@ def mapped_ring(s):
 
 cases.add("a completion queue's ring", mapped_ring)
 
-# Memory in one piece.
+# Contiguous memory.
 
 for offset, length in (
     (0, PAGE),
@@ -178,7 +178,7 @@ for value in (0, PAGE, 64 << 10, 1 << 20, HUGE_PAGE, (1 << 40) + PAGE):
 
 @cases.case("more than may be locked")
 def locked(s):
-    """Only without CAP_IPC_LOCK, so in a process of its own."""
+    """Runs in another user's process, because the limit does not apply with CAP_IPC_LOCK."""
     pd = s.pd
 
     def register():
@@ -301,7 +301,7 @@ OUTPUTS = (0x1001, 0x1002, 0x1003, 0x1004)
 
 
 def efa_query(s, handle=None, replace=None, attributes=(), driver=17):
-    """EFA's query with wrong attributes; returns what it has written all the same."""
+    """Sends EFA's query with wrong attributes; returns its result and the contents of the output buffers."""
     region = s.mr() if handle is None else None
     buffers = {number: Buffer(2) for number in OUTPUTS}
     sent = {0x1000: object_handle(0x1000, region.handle if region else handle)}
@@ -397,7 +397,7 @@ cases.add("protection domain that does not exist", lambda s: dma(s, one, pd=77))
 
 
 def dma_by_reg_mr(s, access=1, change=None):
-    """REG_MR with a file in place of an address."""
+    """Sends REG_MR with a dma-buf's file in place of an address."""
     fd = one()
     s.stack.callback(os.close, fd)
     added = {7: Attribute(7, 0, fd), 8: pointer_in(8, bytes(8))} | (change or {})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Processes and threads: at the same time, killed in the middle, forked."""
+"""Processes and threads: concurrent, killed during an operation, forked."""
 
 import collections
 import contextlib
@@ -17,12 +17,12 @@ from memory import PAGE
 cases = Cases("process")
 PROCESSES, ROUNDS = 6, 30
 
-# Of handles to the same peer the device has just one. Several threads take from it at a time, which a generator refuses.
+# Addresses of peers, as the device has only one handle per peer. Not a generator, which several threads can't use at the same time.
 PEERS = map(lambda number: struct.pack(">QQ", 0xFE80 << 48, number), itertools.count(1))
 
 
 def no_commands(s):
-    """The order of what happens at the same time is not certain, and nor is how often a killed process got round."""
+    """Omits the commands: the order of concurrent ones varies, and so does their number in a killed process."""
     s.shows_commands = None
 
 
@@ -71,7 +71,7 @@ for kind, (make, destroy) in KINDS.items():
         cases.add(f"{kind}: threads at the same time", threads)
 
     def race(s, make=make, destroy=destroy):
-        """Several threads destroy the same object: one can."""
+        """Destroys the same object in several threads, of which only one succeeds."""
         no_commands(s)
         there_is(s.pd, s.a_cq, s.page)
         rounds = []
@@ -119,7 +119,7 @@ for kind, (make, destroy) in KINDS.items():
 
 @cases.case("killed with 1000 objects of each kind", "many")
 def thousand(s):
-    """All are released when the process has ended."""
+    """Checks that the end of the process releases all of its objects."""
     no_commands(s)
     reader, writer = os.pipe()
 
@@ -144,7 +144,7 @@ LONG = 600
 
 
 def dealloc_pd(s, pd):
-    """By ioctl: the core takes no writes of a process that has not opened the file itself."""
+    """Deallocates by ioctl, because the core refuses writes of a process that has not opened the file itself."""
     s.context.ioctl(objects.OBJECT_PD, objects.METHOD_PD_DESTROY, objects.object_handle(0, pd))
 
 
@@ -161,7 +161,7 @@ def orphan(s):
     reader, writer = os.pipe()
 
     def work():
-        # It is to see the end of the pipe.
+        # The read below sees the end of the pipe only if no writer is left.
         os.close(writer)
         os.read(reader, 1)
         dealloc_pd(s, pd)
@@ -176,7 +176,7 @@ def orphan(s):
 
 @cases.case("a child registers memory in its parent's context")
 def child_memory(s):
-    """The memory is the child's; the region stays when the child is gone."""
+    """Registers memory of the child; the region outlives the child."""
     there_is(s.pd, s.page)
     return ends([fork(lambda: s.mr(kind=objects.IoctlMemoryRegion))]), s.mr()
 
@@ -211,13 +211,13 @@ def closed_meanwhile(s):
         context.fd = None
         time.sleep(0.01)
         os.close(duplicate)
-        # The number is not to be given to another file while the thread may use it.
+        # No other file may get the descriptor's number while the thread may use it.
         worker.join()
 
 
 @cases.case("pinned memory is the process's")
 def pinned(s):
-    """As /proc/PID/status shows it: while it is registered, and after."""
+    """Reads VmPin of /proc/self/status while memory is registered, and afterwards."""
     no_commands(s)
 
     def kilobytes():
@@ -240,7 +240,7 @@ def pinned(s):
 
 @cases.case("a signal in the middle")
 def signals(s):
-    """Commands are not cut short by signals."""
+    """Checks that signals do not interrupt commands."""
     no_commands(s)
     mine = Worker(s.function, s.by_name)
     process = fork(lambda: [mine.mr().dereg() for _ in range(200)])

@@ -17,7 +17,7 @@ def add(name, device=None, **options):
 
 
 def sized(send=16, recv=16, wqe=64, rqe=16, **options):
-    """Rings as the library makes them."""
+    """Returns depths and ring sizes as the library calculates them."""
     return {"max_send_wr": send, "max_recv_wr": recv, "sq_ring_size": send * wqe, "rq_ring_size": recv * rqe, **options}
 
 
@@ -150,7 +150,7 @@ add("a handle without is_srq", srq=77)
 add("all signaled", sq_sig_all=1)
 add("all signaled, oddly", sq_sig_all=0xFF)
 
-# By other ways.
+# Other methods of creation.
 
 cases.add("by ioctl", lambda s: s.qp(IoctlQueuePair))
 for number in (0, 2, 4, 5, 7, 8, 9, 13, 14, UHW_IN, UHW_OUT):

@@ -27,7 +27,7 @@ def mask(names):
     return sum(BITS[name] for name in names.split())
 
 
-# The way to each state that a driver can bring a queue pair to. SQE is not one: only the device enters it.
+# The transitions to each state that software can request. SQE is absent, as only the device enters it.
 STEPS = {
     "RESET": (),
     "INIT": ("INIT",),
@@ -44,7 +44,7 @@ def step(qp, state, names="", **values):
 
 
 def in_state(s, state, kind):
-    """A queue pair in a state; how it got there is not shown."""
+    """Creates a queue pair in a state, without showing the commands for that."""
     options = {"pd": s.pd, "send_cq": s.a_cq.handle, "qp_type": KINDS[kind]}
 
     def make():
@@ -57,12 +57,12 @@ def in_state(s, state, kind):
 
 
 def outcome(qp, action):
-    """What became of it: the result and the state as far as the core and the device know it."""
+    """Returns the result of an action, and the queue pair's state according to a query."""
     result = attempt(action)
     return result, STATES[qp.query()["qp_state"]]
 
 
-# Every state to every state, with what the step needs, with nothing, and with each other attribute on top.
+# Transitions between all states: with the required attributes, with none, with one other attribute alone, and with all.
 
 EXTRA = (
     ("needed", None),
@@ -73,7 +73,7 @@ EXTRA = (
 
 
 def matrix(kind, start):
-    """All steps from one state, each from a new queue pair that is in it; a line for each target."""
+    """Adds a case for each target of transitions from one state. Each transition has a new queue pair in that state."""
     for target in STATES:
 
         def run(s, target=target):
@@ -90,7 +90,7 @@ def matrix(kind, start):
 
 
 def claimed(kind, claim):
-    """A step that claims another state than the one that the queue pair is in."""
+    """Adds transitions that claim a current state, whichever state the queue pair is in."""
     for start in STEPS:
 
         def run(s, start=start):
@@ -108,7 +108,7 @@ def claimed(kind, claim):
 
 
 def masks(kind, start, target):
-    """One attribute of all that there are on top of what a step needs."""
+    """Adds a transition with each attribute in addition to the required ones."""
     for name in BITS:
         if name == "STATE":
             continue
@@ -121,7 +121,7 @@ def masks(kind, start, target):
 
 
 def stays(kind, start):
-    """A modification without a new state."""
+    """Adds modifications without a new state."""
     for names in ("", *(name for name, _ in EXTRA[2:-1]), "CUR_STATE", "PKEY_INDEX PORT QKEY"):
 
         def run(s, names=names):

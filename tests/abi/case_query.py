@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What a process can ask of a device and its port."""
+"""Queries of a device, its port, contexts and handles."""
 
 import struct
 
@@ -20,11 +20,11 @@ from uverbs import (
 cases = Cases("query")
 DEVICES = ("efa3", "efa4", "efa0", "efa2", "no-eq", "small")
 
-# Of the device. The response of the core has firmware version, GUIDs and limits.
+# Device. The core's response has firmware version, GUIDs and limits.
 
 
 def differs(values):
-    """Fields by their place, of those that are not zero. The firmware version, in front, is the driver's own matter."""
+    """Returns the nonzero fields by index. The caller removes the firmware version in front, which each driver chooses."""
     return ", ".join(f"{place}={value:#x}" for place, value in enumerate(values) if value)
 
 
@@ -32,7 +32,7 @@ for device in DEVICES:
 
     def limits(s):
         core, driver = s.context.query_device()
-        # GUIDs depend on the device's place.
+        # GUIDs depend on the device's number.
         return differs(core[3:]), driver
 
     cases.add(f"{device}: device", limits, device)
@@ -66,7 +66,7 @@ for accessible in (0, 8, 304, 511, 520):
 for size in (0, 4, 176, 180, 184, 188):
     cases.add(f"device by write, output of {size} bytes", lambda s, size=size: s.context.command(QUERY_DEVICE, b"", size)[24:])
 
-# Of the port.
+# Port.
 
 for device in DEVICES:
     cases.add(f"{device}: port", lambda s: s.context.query_port(1), device)
@@ -85,7 +85,7 @@ def method(s, name, *attributes, context=None):
 
 
 def asked(name, size, number, *attributes):
-    """A method with one output; returns that."""
+    """Returns a case that calls a method with one output and has that output as its result."""
 
     def run(s):
         output = Buffer(size)
@@ -135,7 +135,7 @@ for index in (0, 1, 0xFFFF_FFFF):
         cases.add(f"GID {index} of port {port}", gid_entry)
 
 
-# Of contexts and handles.
+# Contexts and handles.
 
 
 def query_context(s):
@@ -162,7 +162,7 @@ for size in (0, 8, 24):
 
 
 def get_context(*attributes, twice=False):
-    """GET_CONTEXT by ioctl, which has the same input and output for the driver."""
+    """Returns a case of GET_CONTEXT by ioctl, with the same input and output for the driver as the write command."""
 
     def run(s):
         context = s.raw()
@@ -207,7 +207,7 @@ for kind in range(20):
 for room in (0, 1, 4, 8):
     cases.add(f"INFO_HANDLES with room for {room} bytes", handles(7, room))
 
-# Write commands by way of an ioctl.
+# Write commands within an ioctl.
 
 
 def invoke(command, core_in, out_size, driver_in=b"", driver_out=0):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""The registers that a driver writes, and the commands that it sends, in their order: in a probe and in a removal."""
+"""Register writes and commands of a driver, in their order, during a probe and a removal."""
 
 import re
 
@@ -7,16 +7,16 @@ from harness import Cases, trace
 
 cases = Cases("registers", "registers")
 
-# How often a driver reads a register depends on how fast a device is, and its reads of counters on other readers.
+# The number of register reads depends on the device's speed, and that of GET_STATS commands on other readers of the counters.
 HIDDEN = re.compile(r"^aenq KEEP_ALIVE|^read |GET_STATS")
-# Of a bus address the offset in a page stays.
+# Bus addresses are reduced to their offset in a page.
 LOW, HIGH = re.compile(r"^(write \w+_LO) = 0x([0-9a-f]+)"), re.compile(r"^(write \w+_HI) = .*")
-# What the first case leaves for the second one.
+# The steps of the probe, recorded by the first case for the second.
 probed = []
 
 
 def steps(function):
-    """What the device saw since the last call, without what differs from run to run: commands by their names and bytes."""
+    """Returns the register writes and commands since the last call, without values that vary between runs."""
     lines = []
     for line in trace(function, HIDDEN):
         text = re.sub(r"^aq \d+ (\w+\(\w*).*", r"\1)", line)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Request ids of 64 bits: asked for of completion queues and of queue pairs, in all combinations."""
+"""64-bit request ids, requested for completion queues and queue pairs in all combinations."""
 
 from harness import Cases
 from objects import (

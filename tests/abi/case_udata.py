@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What a library passes to the driver with each verb, and gets from it, in each length."""
+"""Input and output for the driver of each verb, in each length."""
 
 import struct
 
@@ -11,7 +11,7 @@ from uverbs import UHW_IN, UHW_OUT, Attribute, Buffer, pointer_in, pointer_out
 
 cases = Cases("udata", "efa4")
 METHOD_INVOKE_WRITE, METHOD_GET_CONTEXT = 0, 3
-# How much longer than the driver's own inputs and outputs are.
+# Bytes by which the longest inputs and outputs exceed the driver's own.
 MORE = 16
 
 CONTEXT = struct.pack("<II", 3, 0)
@@ -21,7 +21,7 @@ INIT = objects.QP_STATE | objects.QP_PKEY_INDEX | objects.QP_PORT | objects.QP_Q
 
 
 def created(create):
-    """The output of a verb that creates. Its object is destroyed before the next one is created."""
+    """Returns a function that creates an object, destroys it, and returns the output of its creation."""
 
     def call(s, request, room):
         made = create(s, request=request, out_size=room)
@@ -56,7 +56,7 @@ def alloc_pd(s, request, room):
 
 
 def modify_qp(s, request, room):
-    """By an extended command, as the other one has nothing for the driver."""
+    """Sends the extended command, as the other one has no data for the driver."""
     buffer = Buffer(8 + room)
     s.a_qp.modify(INIT, objects.QPS_INIT, rate_limit=0, driver_data=request, driver_out=room, buffer=buffer)
     return buffer.bytes()[8:]
@@ -74,7 +74,7 @@ def reg_mr_by_ioctl(s, request, room):
     return output.bytes()
 
 
-# Each verb: the bytes of which lengths are multiples, an input with which it succeeds, and the bytes of its output.
+# For each verb: the unit of its lengths in bytes, an input with which it succeeds, and the length of its output in bytes.
 VERBS = {
     "GET_CONTEXT": (get_context, 4, CONTEXT, 24),
     "GET_CONTEXT by ioctl": (get_context_by_ioctl, 1, CONTEXT, 24),
@@ -91,7 +91,7 @@ VERBS = {
 
 
 def spans(results):
-    """Results by a number: consecutive ones that are alike are one."""
+    """Returns results by number as text, with equal consecutive ones merged into a range."""
     texts = []
     start = last = None
     for number, result in results:
@@ -104,7 +104,7 @@ def spans(results):
 
 
 def written(output, known):
-    """Which bytes of an output are written: what is behind the driver's own has to be zero."""
+    """Describes which bytes of an output are written. Bytes behind the driver's own have to be zero."""
     if output and not output.strip(b"\xff"):
         return "untouched"
     rest = output[known:]
@@ -114,7 +114,7 @@ def written(output, known):
 
 
 def inputs(s, call, step, request, room, ending):
-    """The result of each length of the input; where it is longer than the driver's, its last byte is `ending`."""
+    """Returns the result of each length of the input. If it is longer than the driver's, its last byte is `ending`."""
     s.shows_commands = False
     found = []
     for length in range(0, len(request) + MORE + 1, step):
@@ -155,7 +155,7 @@ cases.add(
 
 
 def destroyed(s, command, handle, out_size, body):
-    """A command that destroys, by an ioctl, which lets it have input and output for the driver."""
+    """Sends a destroying command within an ioctl, which permits input and output for the driver."""
     output, core = Buffer(8), Buffer(out_size)
     sent = [pointer_in(2, struct.pack("<I", command)), pointer_in(0, body(handle, core.address))]
     if out_size:
@@ -173,7 +173,7 @@ def answered(handle, response):
     return struct.pack("<QII", response, handle, 0)
 
 
-# The core passes what a creation got when it undoes that, so that a driver can't look at either.
+# To undo a creation, the core calls the driver with that creation's input and output. A driver that destroys must thus ignore both.
 for name, command, make, out_size, body in (
     ("DEALLOC_PD", uverbs.DEALLOC_PD, lambda s: s.pd, 0, plain),
     ("DESTROY_AH", objects.DESTROY_AH, lambda s: s.ah().handle, 0, plain),

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Runs the cases of the differential test: each is a function of a session, and becomes one line `case: result`.
+"""Runs the cases of the differential test: each is a function of a session, and prints its result as a line `case | result`.
 
-A result is a text that is the same whenever the driver does the same. It has errno names and fields of responses, the admin
-commands that the driver sent, its error counters, and the objects that the device has left. Numbers that the device assigns are
-replaced by letters in the order of their appearance. Addresses are reduced to their offset in a page.
+A result is the same text whenever the driver behaves the same. It contains errno names, fields of responses, the driver's admin
+commands and error counters, and the objects that are left in the device. Numbers that the device assigns are replaced by letters in
+the order of their appearance. Addresses are reduced to their offset in a page.
 """
 
 import collections
@@ -30,30 +30,30 @@ COUNTERS = (
     "alloc_ucontext_err alloc_pd_err create_cq_err create_qp_err create_ah_err reg_mr_err mmap_err cmds_err no_completion_cmds"
 ).split()
 
-# Kinds of numbers that the device gives out, by the names that they have in the trace and in results.
+# Kinds of numbers that the device assigns, by their names in the trace and in results.
 NUMBERS = {"send_cq": "cq", "recv_cq": "cq"} | {name: name for name in ("cq", "pd", "uar", "ah", "qp", "qpn", "counter", "lkey", "rkey")}
 NUMBER = re.compile(rf"\b({'|'.join(NUMBERS)})=(0x[0-9a-f]+|\d+)")
 
 
-# What is not shown of the trace, as it does not depend on the case.
+# Lines of the trace that are hidden, as they do not depend on the case.
 HIDDEN = re.compile(r"^aenq KEEP_ALIVE|^read |^write ")
-# Behind a case's name: the bytes of its commands, by which drivers are compared where all else is alike.
+# Suffix of a case's name in the line with the bytes of its commands, which are compared where the results are equal.
 BYTES = " (bytes)"
 
 
-# What the kernel logs where something is very wrong.
+# Kernel messages of serious problems.
 TROUBLE = re.compile("BUG|WARNING|Oops|INFO")
 
 
 def devices():
-    """The devices of the guest by their names, in the order in which the file has them."""
+    """Returns the guest's devices by name, in the order of the file."""
     lines = (FOLDER / "devices").read_text().splitlines()
     names = [line.split()[0] for line in lines if line and not line.startswith("#")]
     return dict(zip(names, selftest.FUNCTIONS, strict=True))
 
 
 def not_for_c():
-    """The cases that can't run with the C driver: those whose result with it is listed as `not run`."""
+    """Returns the cases that can't run with the C driver: differences.md has their result with it as `not run`."""
     everywhere, *others = re.split(r"^## .*?(\d+) KiB$", (FOLDER / "differences.md").read_text(), flags=re.MULTILINE)
     tables = {int(pages): text for pages, text in zip(others[::2], others[1::2], strict=True)}
     results = {}
@@ -65,13 +65,13 @@ def not_for_c():
 
 
 class Line(str):
-    """A line of the trace, and the bytes of the command that it is about, without what differs from run to run."""
+    """A line of the trace, and the bytes of its command without values that vary between runs."""
 
     bytes = ""
 
 
 def trace(function, hidden=HIDDEN):
-    """What the device did since the last call, without lines that match HIDDEN."""
+    """Returns the device's trace since the last call, without lines that match `hidden`."""
     recent = selftest.emulator.send({"command": "trace", "device": function.number})
     if recent["lost"]:
         raise selftest.Failed(f"{recent['lost']} lines of the trace are lost")
@@ -84,30 +84,30 @@ def trace(function, hidden=HIDDEN):
 
 
 def there_is(*_):
-    """What the arguments name is there from now on: a session makes some objects when they are first named."""
+    """Creates the objects that the arguments name, as a session creates some objects at their first use."""
 
 
 class Session:
-    """What a case works with: a device, and a context with objects that are made when they are first used."""
+    """The state of a case: a device, and a context with objects that are created at their first use."""
 
     def __init__(self, function, by_name):
         self.function = function
         self.by_name = by_name
         self.stack = contextlib.ExitStack()
         self.memory = []
-        # Whether each command is shown, or how many there were of each, or neither if it is None.
+        # True shows each command, False the number of each kind, and None neither.
         self.shows_commands: bool | None = True
-        # What the device did so far, and what will undo that part of it that is not in there.
+        # The trace to show, the trace of prepared objects, and the expected commands that undo the latter.
         self.lines = []
         self.hidden = []
         self.to_undo = collections.Counter()
 
     def take(self):
-        """Takes note of what the device did since the last call."""
+        """Records the device's trace since the last call."""
         self.lines += trace(self.function)
 
     def prepared(self, undo, make):
-        """Makes what most cases need: its commands are shown only if one fails."""
+        """Creates an object that most cases need. Its commands are shown only if one fails."""
         self.take()
         made = make()
         lines = trace(self.function)
@@ -123,11 +123,11 @@ class Session:
         return self.prepared("DEALLOC_UAR", self.open)
 
     def open(self, **options):
-        """Another context."""
+        """Opens another context."""
         return self.stack.enter_context(uverbs.opened(self.function, **options))
 
     def raw(self):
-        """An open device that has no context yet."""
+        """Opens the device without creating a context."""
         return self.stack.enter_context(uverbs.Context(self.function.uverbs()))
 
     @functools.cached_property
@@ -150,12 +150,12 @@ class Session:
         return self.pages(1)
 
     def pages(self, count, **options):
-        """Memory that is kept until the case is over."""
+        """Allocates memory that is kept until the end of the case."""
         self.memory.append(objects.Memory(count * PAGE, **options))
         return self.memory[-1]
 
     def area(self, make, *arguments, **options):
-        """Memory of another kind, of the module `memory`."""
+        """Allocates memory of a kind of the module `memory`."""
         self.memory.append(make(*arguments, **options))
         self.stack.callback(self.memory[-1].close)
         return self.memory[-1]
@@ -171,7 +171,7 @@ class Session:
         return kind(context, pd, send, recv, **options)
 
     def counter(self, comp=None, err=None, **options):
-        """A completion counter; its values are at 0 and 8 of a page unless they are elsewhere."""
+        """Creates a completion counter. By default its values are at offsets 0 and 8 of a page."""
         comp = self.page.address if comp is None else comp
         err = self.page.address + 8 if err is None else err
         return objects.CompletionCounter(options.pop("context", self.context), comp, err, **options)
@@ -187,7 +187,7 @@ class Session:
 
     @contextlib.contextmanager
     def refusing(self, opcode):
-        """The device refuses these commands meanwhile."""
+        """Makes the device refuse these commands within the context manager."""
         self.function.inject({"opcode": opcode}, {"status": "RESOURCE_BUSY"})
         try:
             yield
@@ -199,13 +199,13 @@ class Session:
 
 
 class Worker(Session):
-    """What a process of its own works with: the trace is left to its parent."""
+    """The state of a child process, which leaves the trace to its parent."""
 
     def prepared(self, undo, make):
         return make()
 
 
-# How what a case returns becomes text.
+# Conversion of a case's return value to text.
 
 
 @functools.singledispatch
@@ -270,25 +270,25 @@ def _(value: objects.AddressHandle):
 
 
 def key(offset):
-    """A key for mmap as a number of pages; 0 can be one."""
+    """Returns an mmap key as a number of pages. 0 is a valid key."""
     page, rest = divmod(offset, PAGE)
     return f"{page}+{rest}" if rest else page
 
 
 def attempt(action, *arguments, **options):
-    """The text of what an action returns, or the name of the errno with which it fails."""
+    """Returns the text of an action's result, or the name of the errno with which it fails."""
     try:
         return show(action(*arguments, **options))
     except OSError as error:
         return selftest.errno_name(error.errno)
 
 
-# Processes that the case has started and not waited for.
+# Child processes of the case that have not been waited for.
 children = set()
 
 
 def fork(work):
-    """Runs something in a process of its own, which does not outlive the case."""
+    """Runs a function in a child process, which does not outlive the case."""
     process = os.fork()
     if process == 0:
         try:
@@ -302,7 +302,7 @@ def fork(work):
 
 
 def ends(processes):
-    """How processes ended, and how many of them so."""
+    """Waits for processes; returns how they ended, with the number of each end."""
     counts = collections.Counter()
     for process in processes:
         status = os.waitpid(process, 0)[1]
@@ -312,11 +312,11 @@ def ends(processes):
 
 
 def as_another_user(actions):
-    """What a process of user 1000 gets of actions(), results of attempt(): `ok` or the name of the errno of each."""
+    """Calls actions() in a process of user 1000; returns `ok` or the errno's name for each result of attempt()."""
     reader, writer = os.pipe()
     process = os.fork()
     if process == 0:
-        # Whatever happens, the child does not go on with the other cases.
+        # The child must never continue with the other cases.
         try:
             os.setuid(1000)
             os.write(writer, " ".join(result.split("=")[0] for result in actions()).encode())
@@ -329,7 +329,7 @@ def as_another_user(actions):
     return result
 
 
-# The text of what the device did.
+# Conversion of the device's trace to text.
 
 MASKS = (
     (re.compile(r"^aq \d+ "), ""),
@@ -338,7 +338,7 @@ MASKS = (
     (re.compile(r"pages=\[([^\]]*)\]"), lambda match: f"pages={sum(page != '0' for page in match[1].split(', '))}"),
     (re.compile(r"(?:direct|indirect)=0x[0-9a-f]+/\d+B"), "list"),
     (re.compile(r"buffer=0x[0-9a-f]+"), "buffer"),
-    # Where the doorbells and the send queue are depends on the numbers.
+    # The offsets of doorbells and of the send queue depend on the assigned numbers.
     (re.compile(r", (sq_db|rq_db|llq|db)=0x[0-9a-f]+"), ""),
     (re.compile(r" = SUCCESS"), " ="),
     (re.compile(r" =$"), ""),
@@ -346,14 +346,14 @@ MASKS = (
 
 
 def command(line, memory):
-    """A line of the trace as a part of a result."""
+    """Returns a line of the trace as a part of a result."""
     for pattern, replacement in MASKS:
         line = pattern.sub(replacement, line)
     return re.sub(r"\biova=0x([0-9a-f]+)", lambda match: f"iova={place(int(match[1], 16), memory)}", line)
 
 
 def place(address, memory):
-    """An address relative to the memory of the case that it is in."""
+    """Returns an address relative to the memory of the case that contains it."""
     for number, one in enumerate(memory):
         if one.address <= address < one.address + one.length:
             return f"memory{number}+{address - one.address:#x}"
@@ -361,7 +361,7 @@ def place(address, memory):
 
 
 def offsets(text, lines):
-    """Says of offsets in a response whether they are what the device gave, whole or within a page."""
+    """Replaces offsets in a response by `whole` or `in-page` if they equal an offset of the device, whole or within a page."""
     given = collections.defaultdict(set)
     for line in lines:
         for name, value in re.findall(r"\b(sq_db|rq_db|llq|db)=0x([0-9a-f]+)", line):
@@ -378,7 +378,7 @@ def offsets(text, lines):
 
 
 def letters(text):
-    """Replaces the numbers that the device gave out by letters."""
+    """Replaces the numbers that the device assigned by letters."""
     seen = collections.defaultdict(dict)
 
     def replace(match):
@@ -407,7 +407,7 @@ class Cases:
         self.all[name] = (function, device or self.device)
 
     def case(self, name, device=None):
-        """Makes a case of a function."""
+        """Returns a decorator that adds a function as a case."""
 
         def decorator(function):
             self.add(name, function, device)
@@ -433,11 +433,11 @@ class Runner:
         self.log = selftest.KernelLog()
 
     def read_counters(self, function):
-        """The error counters as they are now. The core shows the values of the same jiffy again."""
+        """Returns the current error counters. The core caches values within a jiffy."""
         if function.number not in self.counters:
             (name,) = function.names("infiniband")
             folder = function.sysfs / "infiniband" / name / "hw_counters"
-            # What was read before is not shown again.
+            # No cached values of earlier reads.
             (folder / "lifespan").write_text("0")
             self.counters[function.number] = [folder / name for name in COUNTERS]
         selftest.wait_until(lambda: tick() != self.last_read, "the kernel's next jiffy")
@@ -446,7 +446,7 @@ class Runner:
         return values
 
     def changes(self, function):
-        """Error counters that have changed since the last call."""
+        """Returns the error counters that have changed since the last call."""
         before, now = self.values[function.number], self.read_counters(function)
         self.values[function.number] = now
         return [f"{name} +{after - value}" for name, value, after in zip(COUNTERS, before, now, strict=True) if after != value]
@@ -462,7 +462,7 @@ class Runner:
         print(f"{done} cases have run", flush=True)
 
     def run_one(self, case, function):
-        """The result of a case as one line, and the bytes of its commands as another."""
+        """Runs a case; returns its result as one line, and the bytes of its commands as another."""
         session = Session(function, self.devices)
         signal.alarm(PATIENCE)
         try:
@@ -500,7 +500,7 @@ class Runner:
 
 
 def wire(session, closing):
-    """The bytes of a case's commands: in their order, or each once if commands of several processes have none."""
+    """Returns the bytes of a case's commands: in order, each once if only numbers are shown, or none if nothing is shown."""
     found = [line.bytes for line in [*session.hidden, *session.lines, *closing] if line.bytes]
     if session.shows_commands is None:
         return "in no order"
@@ -508,7 +508,7 @@ def wire(session, closing):
 
 
 def tick():
-    """What changes 100 times a second, which no kernel's jiffy does more seldom."""
+    """Returns a time in units of 10 ms. No kernel's jiffy is longer."""
     return selftest.first_line("/proc/uptime").split()[0]
 
 

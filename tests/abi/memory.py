@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Memory whose pages are certainly scattered, or certainly in one piece, and DMA buffers of it."""
+"""Memory whose pages are known to be scattered or contiguous, and dma-bufs of it."""
 
 import ctypes
 import fcntl
@@ -24,7 +24,7 @@ DMA_HEAP_ALLOC = 0xC0184800
 
 
 def map_memory(length, prot=READ | WRITE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, fd=-1, offset=0, address=None):
-    """mmap(2), at an address of the caller's choice if that matters."""
+    """Calls mmap(2), with MAP_FIXED if the caller passes an address."""
     got = libc.mmap(address, length, prot, flags | (MAP_FIXED if address else 0), fd, offset)
     if got == ctypes.c_void_p(-1).value:
         raise OSError(ctypes.get_errno(), "mmap")
@@ -32,7 +32,7 @@ def map_memory(length, prot=READ | WRITE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANON
 
 
 class Area:
-    """Some memory."""
+    """A memory mapping."""
 
     def __init__(self, length, **options):
         self.length = length
@@ -43,14 +43,14 @@ class Area:
 
 
 class Mapped(Area):
-    """What was mapped otherwise."""
+    """A mapping that the caller has created."""
 
     def __init__(self, address, length):
         self.address, self.length = address, length
 
 
 class Scattered(Area):
-    """Pages of which no two are neighbours for a device: they are all the same one."""
+    """Pages of which no two are contiguous for a device: all of them map the same page."""
 
     def __init__(self, count, prot=READ | WRITE):
         super().__init__(count * PAGE, prot=0)
@@ -62,7 +62,7 @@ class Scattered(Area):
 
 
 class Irregular(Area):
-    """Ordinary pages, but that the first two are the same one: no larger size of pages fits. Quickly made, however many."""
+    """Ordinary pages, of which the first two map the same page, so that no larger page size fits. Fast to create in any number."""
 
     def __init__(self, count):
         super().__init__(count * PAGE)
@@ -74,11 +74,11 @@ class Irregular(Area):
 
 
 class Contiguous(Area):
-    """Huge pages, each of which is in one piece. They are all the same one, so that no two of them are."""
+    """Huge pages, each contiguous in itself. All of them map the same page, so that no two are contiguous with each other."""
 
     def __init__(self, count=1):
         want_huge_pages()
-        # An address that is a multiple of a huge page.
+        # One huge page more, to align the address.
         self.reserved = Area((count + 1) * HUGE_PAGE, prot=0, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE)
         self.length = count * HUGE_PAGE
         self.address = -(-self.reserved.address // HUGE_PAGE) * HUGE_PAGE
@@ -94,8 +94,8 @@ class Contiguous(Area):
 
 
 def want_huge_pages(count=8):
-    """Makes sure that there are some huge pages."""
-    # Of this size, which need not be the kernel's default one.
+    """Ensures that the guest has at least `count` huge pages."""
+    # Of 2 MiB, which need not be the kernel's default size.
     path = Path(f"/sys/kernel/mm/hugepages/hugepages-{HUGE_PAGE >> 10}kB/nr_hugepages")
     if int(path.read_text()) < count:
         path.write_text(str(count))
@@ -104,7 +104,7 @@ def want_huge_pages(count=8):
 
 
 def dmabuf(pages, size=1):
-    """A DMA buffer of these pages, by their numbers, of a new file of `size` pages."""
+    """Creates a dma-buf of the pages with these numbers, in a new file of `size` pages."""
     file = os.memfd_create("dmabuf", os.MFD_ALLOW_SEALING)
     os.ftruncate(file, size * PAGE)
     fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
@@ -118,17 +118,17 @@ def dmabuf(pages, size=1):
         os.close(file)
 
 
-# DMA-API debugging counts to 7 mappings of the same page at a time, and warns of more.
+# Limit on simultaneous mappings of a page: DMA-API debugging warns of more than 7.
 MAPPINGS = 7
 
 
 def scattered_dmabuf(count):
-    """A DMA buffer of pages most of which are certainly no neighbours."""
+    """Creates a dma-buf in which most adjacent pages are not contiguous."""
     return dmabuf([page // MAPPINGS for page in range(count)], count)
 
 
 def heap(length):
-    """A DMA buffer of the system's heap."""
+    """Creates a dma-buf of the system's heap."""
     request = bytearray(struct.pack("<QIIQ", length, 0, os.O_RDWR | os.O_CLOEXEC, 0))
     device = os.open("/dev/dma_heap/system", os.O_RDWR)
     try:

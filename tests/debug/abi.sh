@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 #
-# Runs the cases of tests/abi. Their results go to the host, which compares them with those of Linux's own C driver.
+# Runs the cases of tests/abi. The host compares their results with those of Linux's own C driver.
 
 name="1 the cases run to their end"
 echo "KTAP version 1"

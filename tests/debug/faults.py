@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Fails each allocation, and each copy from or to the process, of each verb, of a probe and of loading, one after the other.
+"""Fails each allocation, and each copy from or to user space, of each verb, of a probe and of loading, one after the other.
 
-A kernel with fault injection counts them down in /proc/self/fail-nth. What a test case is about is done again and again,
-the first time with the first of them failing, then with the second, until all have failed once. Whatever comes of it, a
-result or an errno, the device and the driver have afterwards what they had before.
+A kernel with fault injection counts them down in /proc/self/fail-nth. A test case repeats its action: in the first run the first
+of them fails, in the second run the second, until each has failed once. Whether the action succeeds or fails, the device and the
+driver must afterwards hold the same resources as before.
 """
 
 import contextlib
@@ -50,20 +50,20 @@ from uverbs import opened
 FAULTS = ("failslab", "fail_page_alloc", "fail_usercopy")
 DEBUGFS = Path("/sys/kernel/debug")
 
-# No memory, or a part of the process's memory that is not there.
+# Errors of a failed allocation and of a failed user copy.
 ERRORS = ("ENOMEM", "EFAULT")
 # The result of a second destruction of an object, if the first result did not reach the process.
 ALREADY_GONE = "ENOENT"
-# x86's numbers of what insmod and rmmod do: Python has no functions for it.
+# x86's system call numbers for insmod and rmmod. Python has no functions for these calls.
 FINIT_MODULE, DELETE_MODULE = 313, 176
-# What the core makes of a mapping that there is no memory for, the kernel of a BAR, and both drivers of interrupt vectors.
+# Errors for lack of memory: from the core for a mapping; from the kernel for a BAR, and from both drivers for interrupt vectors.
 MMAP_ERRORS, PROBE_ERRORS = ("EAGAIN",), ("EBUSY", "ENOSPC")
-# What the driver core makes of it if there is no memory for the folder of a module's drivers in sysfs.
+# Error of the driver core for lack of memory for a module's `drivers` folder in sysfs.
 LOAD_ERRORS = ("EINVAL",)
 
 
 def code(prefix):
-    """Where the kernel's functions begin and end whose names start so."""
+    """Returns the address range of the kernel's functions with names that start with `prefix`."""
     lines = map(str.split, Path("/proc/kallsyms").read_text().splitlines())
     symbols = sorted((int(address, 16), name) for address, kind, name, *_ in lines if kind in "tT")
     found = [index for index, (_, name) in enumerate(symbols) if name.startswith(prefix)]
@@ -71,7 +71,7 @@ def code(prefix):
 
 
 class FaultInjection:
-    """Counts down to a fault while this process is in one of the functions that `in_reach` knows."""
+    """Counts down to a fault while this process is in a function that `call` runs."""
 
     def __init__(self):
         self.spare_caches()
@@ -81,17 +81,17 @@ class FaultInjection:
         self.left = 0
         self.hit = False
         for fault in FAULTS:
-            # Nothing is logged of an injected fault, and all memory that the kernel asks for itself may be refused.
+            # Injected faults are not logged, and every allocation that the kernel makes for itself may fail.
             for name, value in (("verbose", "0"), ("ignore-gfp-wait", "N"), ("min-order", "0")):
                 if (file := DEBUGFS / fault / name).exists():
                     file.write_text(value)
 
     @staticmethod
     def spare_caches():
-        """Lets nothing fail that what finds bugs needs for its own objects.
+        """Exempts the allocations that debugging facilities make for their own objects.
 
-        kmemleak has a reserve: of what can fail, that would be every other one. Debug objects are allocated whenever there are few left,
-        and turn themselves off without.
+        kmemleak has a reserve, and its allocations would be every other one that can fail. Debug objects are allocated whenever few
+        are left, and turn themselves off without memory.
         """
         for cache in Path("/sys/kernel/slab").iterdir():
             if cache.name not in ("kmemleak_object", "debug_objects_cache"):
@@ -100,18 +100,18 @@ class FaultInjection:
 
     @staticmethod
     def spare(fault, prefix):
-        """Lets nothing fail in functions whose names start so: DMA-API debugging would turn itself off, and what KASAN keeps stacks in
-        grows whenever it is full.
+        """Exempts functions with names that start with `prefix`: DMA-API debugging would turn itself off, and KASAN's stack depot grows
+        whenever it is full.
         """
         start, end = code(prefix)
         (DEBUGFS / fault / "reject-start").write_text(hex(start))
         (DEBUGFS / fault / "reject-end").write_text(hex(end))
-        # Deep enough for the way from there to an allocation, and no deeper: each one takes a walk.
+        # Deep enough for the call chain from there to an allocation, and no deeper, as each allocation walks the stack.
         (DEBUGFS / fault / "stacktrace-depth").write_text("10")
 
     @contextlib.contextmanager
     def only_in(self, function):
-        """Lets only fail what a function of the kernel needs, be it at the bottom of a stack."""
+        """Restricts faults to a function of the kernel and its callees, even at the bottom of a deep stack."""
         start, end = code(function)
         wanted = {"require-start": hex(start), "require-end": hex(end), "stacktrace-depth": "32"}
         files = [(DEBUGFS / fault / name, value) for fault in FAULTS for name, value in wanted.items()]
@@ -126,7 +126,7 @@ class FaultInjection:
 
     @contextlib.contextmanager
     def nth(self, number):
-        """Lets the NUMBER-th of what can fail do so; `hit` tells whether there were as many."""
+        """Injects a fault at the NUMBER-th opportunity; `hit` is whether there were that many."""
         self.left, self.hit = number, False
         try:
             yield
@@ -134,7 +134,7 @@ class FaultInjection:
             self.left = 0
 
     def call(self, function, *arguments, **options):
-        """Calls a function; what can fail in there counts."""
+        """Calls a function; the opportunities for faults within it count."""
         if not self.left:
             return function(*arguments, **options)
         os.pwrite(self.fd, b"%d" % self.left, 0)
@@ -146,7 +146,7 @@ class FaultInjection:
 
     @contextlib.contextmanager
     def fragmented(self):
-        """Lets this process have no more than a page of memory at once."""
+        """Fails this process's allocations of more than one page."""
         wanted = {"min-order": "1", "probability": "100", "times": "-1", "task-filter": "Y"}
         files = [(DEBUGFS / "fail_page_alloc" / name, value) for name, value in wanted.items()]
         before = [(file, file.read_text()) for file, _ in files]
@@ -162,7 +162,7 @@ class FaultInjection:
                 file.write_text(value)
 
     def disarm(self):
-        """Ends the countdown and returns where it was. To ask for it takes a copy to the process, which counts, too."""
+        """Ends the countdown and returns its value. Reading the value is a user copy, which counts, too."""
         try:
             left = int(os.pread(self.fd, 16, 0))
         except OSError:
@@ -177,7 +177,7 @@ faults = FaultInjection()
 
 
 class InReach:
-    """A module in which the named functions are in reach of faults."""
+    """A proxy of a module, in which the named functions are subject to faults."""
 
     def __init__(self, module, *names):
         self.module = module
@@ -190,10 +190,10 @@ class InReach:
 
 
 def sweep(action, undo=None, prepare=None, errors=(), faultless=False):
-    """Does an action with each of its faults.
+    """Runs an action once for each of its possible faults.
 
-    `undo` takes back what it has made. If it is to destroy something, `prepare` makes that, and it is done once more where
-    it has failed. `errors` are those that it may fail with beside ERRORS. If `faultless` nothing in it can fail.
+    `undo` reverts the action. For an action that destroys an object, `prepare` creates the object, and the action is repeated if it
+    has failed. `errors` are permitted errors besides ERRORS. With `faultless`, nothing in the action can fail.
     """
     results, unexpected, number = {}, [], 0
     while True:
@@ -224,12 +224,12 @@ def sweep(action, undo=None, prepare=None, errors=(), faultless=False):
 
 
 def holdings():
-    """What the device and the driver have at the moment."""
+    """Returns the current resources of the device and DMA mappings of the driver."""
     return {**main.state()["resources"], "DMA mappings": dma_mappings()}
 
 
 def dma_mappings():
-    """How many there are in the book of DMA-API debugging. Nothing but EFA devices has any in a guest."""
+    """Returns the number of mappings that DMA-API debugging has recorded. Only EFA devices have any in a guest."""
     total, free = (int((DEBUGFS / "dma-api" / name).read_text()) for name in ("nr_total_entries", "num_free_entries"))
     return total - free
 
@@ -237,7 +237,7 @@ def dma_mappings():
 MODULE = Path("/sys/module/efa")
 libc = ctypes.CDLL(None, use_errno=True)
 suite = Suite()
-# The one that has all kinds of objects.
+# The device that supports all kinds of objects.
 main = selftest.function_with("profile=efa4")
 if not main.is_bound:
     main.rebind()
@@ -252,7 +252,7 @@ for user, module, names in (
 
 
 class Bench:
-    """A context with what other objects need."""
+    """A context with the objects that others depend on."""
 
     def __init__(self):
         self.context = opened(main)
@@ -273,7 +273,7 @@ class Bench:
     def fill(self):
         """Adds an object of each other kind."""
         pair = self.queue_pair()
-        # Only one that is not in use yet can be counted.
+        # A counter can be attached only to a queue pair that is not in use yet.
         self.counter().attach(pair, 1)
         pair.to_rts()
         Mapping(self.context, pair.response.sq_db_mmap_key, mmap.PAGESIZE).close()
@@ -289,12 +289,12 @@ class Bench:
 
 
 PAGE = mmap.PAGESIZE
-# Memory of 4 KiB pages whose list is part of the command, in one piece, and in two that a third refers to.
+# Sizes of memory of 4 KiB pages with a page list in the command itself, in one piece, and in two pieces that a third refers to.
 INLINE_SIZE, PIECE_SIZE, CHAIN_SIZE = 8 << 12, 64 << 12, 8200 << 12
 
 
 def case(name):
-    """Makes a test case of a function that is given a Bench."""
+    """Returns a decorator that adds a function of a Bench as a test case."""
 
     def decorator(function):
         def run():
@@ -310,7 +310,7 @@ def case(name):
 
 
 def made(name, make, *unmakes):
-    """Test cases: making an object on a Bench, and each way to destroy it."""
+    """Adds test cases that create an object on a Bench, and that destroy it in each way."""
 
     @case(f"{name}: create")
     def create(bench):
@@ -373,7 +373,7 @@ made("MR with a page list in a chain", lambda bench: bench.region(CHAIN_SIZE), *
 
 @case("MR with a page list where memory is fragmented")
 def fragmented(bench):
-    # One that would be in one piece, and one that would be in two.
+    # Page lists that would be in one piece and in two pieces.
     for length in (PIECE_SIZE * 16 + PAGE, CHAIN_SIZE):
         before = main.state()["resources"]["mr_pages"]
         with faults.fragmented():
@@ -424,7 +424,7 @@ def attach_counter(bench):
     counter, pairs = bench.counter(), [bench.queue_pair()]
 
     def renew(_):
-        # What it counts of a queue pair it counts until that is gone.
+        # An attachment lasts until the queue pair is destroyed.
         pairs.pop().destroy()
         pairs.append(bench.queue_pair())
 
@@ -518,14 +518,14 @@ def remove():
 
 
 def system_call(*arguments):
-    """Makes a system call that Python has no function for."""
+    """Makes a system call for which Python has no function."""
     if libc.syscall(*arguments) < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
 
 
 def load():
-    """As insmod does."""
+    """Loads the module, as insmod does."""
     fd = os.open(os.environ["EFA_KO"], os.O_RDONLY | os.O_CLOEXEC)
     try:
         faults.call(system_call, FINIT_MODULE, fd, b"", 0)
@@ -535,14 +535,14 @@ def load():
 
 
 def unload():
-    """As rmmod does."""
+    """Unloads the module, as rmmod does."""
     system_call(DELETE_MODULE, b"efa", os.O_NONBLOCK)
     equal([path for path in (MODULE, selftest.SYSFS_DRIVER) if path.exists()], [], "after rmmod")
 
 
 @contextlib.contextmanager
 def unloaded():
-    """Without the module, and no device is for the driver until the end, so that loading is that and no probe."""
+    """Unloads the module and withholds all devices from the driver, so that loading includes no probe. Reverts both at the end."""
     overrides = [function.sysfs / "driver_override" for function in selftest.FUNCTIONS]
     unload()
     try:
@@ -560,7 +560,7 @@ def unloaded():
 @suite.case("module: load")
 def load_module():
     def loaded_or_not():
-        """What is not loaded leaves nothing; and without a fault it can be loaded, whatever has happened before."""
+        """Loads the module. A failed load must leave nothing behind, and the next load without a fault must succeed."""
         try:
             load()
         except OSError:
@@ -569,7 +569,7 @@ def load_module():
             unload()
             raise
 
-    # What comes before is the kernel's own: it reads the file, gets memory for the module and links it.
+    # The steps before are the kernel's own: it reads the file, allocates memory for the module and links it.
     with unloaded(), faults.only_in("do_init_module"):
         sweep(loaded_or_not, lambda _: unload(), errors=LOAD_ERRORS)
     equal(main.is_bound, True, "bound by insmod without faults")

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What the debug kernel has found out by the end: leaks, locks, DMA, and what is left once the module is removed."""
+"""Findings of the debug kernel at the end of the tests: leaks, locks, DMA, and remains of the removed module."""
 
 import os
 import subprocess
@@ -16,9 +16,9 @@ from selftest import Suite, equal
 DEBUGFS = Path("/sys/kernel/debug")
 KMEMLEAK = DEBUGFS / "kmemleak"
 DMA_API = DEBUGFS / "dma-api"
-# Younger memory is no leak yet, in seconds: kmemleak's own limit.
+# Age in seconds below which kmemleak does not report memory as leaked.
 MIN_AGE = 5
-# A pointer may survive in a register or on a stack that is not in use: what is only seen once is no leak.
+# Number of scans. A pointer may be in a register or on a stack that is not in use, so that a single finding is no leak.
 SCANS = 2
 
 suite = Suite()
@@ -26,17 +26,17 @@ text_address = Path("/sys/module/efa/sections/.text").read_text().strip()
 
 
 def known_leaks():
-    """The functions of leaks that are not the driver's: in known-leaks, each with the driver that it is seen with and why."""
+    """Returns the functions of known leaks outside the driver. The file known-leaks has them, with the driver in use and the reason."""
     lines = (Path(__file__).resolve().parent / "known-leaks").read_text().splitlines()
     entries = [line.split(maxsplit=2) for line in lines if line and not line.startswith("#")]
     return {function for driver, function, reason in entries if driver == selftest.DRIVER}
 
 
 def leaks():
-    """What kmemleak has, each with its backtrace."""
+    """Returns kmemleak's reports with their backtraces, without known leaks."""
     for _ in range(SCANS):
         time.sleep(MIN_AGE + 1)
-        # Refused if kmemleak has turned itself off, as it does when it has no memory.
+        # Fails if kmemleak has turned itself off, as it does for lack of memory.
         KMEMLEAK.write_text("scan")
     reports = []
     for line in KMEMLEAK.read_text().splitlines():
@@ -74,7 +74,7 @@ def no_mapping():
 
 @suite.case("kmemleak finds no leak")
 def no_leak():
-    """Only now, as scans take long: what had leaked while the module was loaded is still a leak."""
+    """Runs only now, as scans take long: memory that leaked while the module was loaded is still reported."""
     found = leaks()
     for report in found:
         print("# " + "\n# ".join(report))

@@ -1,11 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 #
-# Runs on the debug kernel all selftests and then the programs that need such a kernel, or those that are named; each
-# prints KTAP. abi.sh is not among them, as it needs other devices.
+# Runs all selftests on the debug kernel and then the programs that need such a kernel, or only the named programs. Each
+# prints KTAP. abi.sh is not included, as it needs other devices.
 #
-# usage: run.sh [--at-once | --others | PROGRAM...]: those that do many things at once, or the others; both look at the end at
-# what the kernel has found out
+# usage: run.sh [--at-once | --others | PROGRAM...]: the programs with concurrent operations, or the others; both check the
+# kernel's findings at the end
 
 cd "$(dirname "$0")/../kselftest" || exit
 
@@ -21,16 +21,16 @@ for program in "${programs[@]}"; do
 	*) chosen+=("$program") ;;
 	esac
 done
-# The last one: what the kernel has to say about all of them.
+# The last program checks the kernel's findings about all of them.
 programs=("${chosen[@]}" ../debug/kernel.py)
 [[ $1 != --* ]] || shift
 
-# On a host that lets a guest wait, the scheduler's own timers for starving tasks run late, and the kernel warns of that.
+# If the host delays the guest, the scheduler's timers for starving tasks run late, and the kernel warns of that.
 for runtime in /sys/kernel/debug/sched/*_server/cpu*/runtime; do
 	echo 0 >"$runtime"
 done
 
 (($#)) && programs=("$@")
 export EFA_SLOW_KERNEL=4
-# Seconds after which a program hangs: the longest one takes 1,700 on an idle host.
+# Timeout of a program in seconds. The longest one takes 1,700 s on an idle host.
 kselftest_override_timeout=${kselftest_override_timeout:-7200} exec ./run.sh "${programs[@]}"

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Objects of every kind come and go: in many processes at once, in any order, with some processes killed meanwhile."""
+"""Creates and destroys objects of every kind in random order in several processes at once, some of which are killed."""
 
 import os
 import select
@@ -16,9 +16,9 @@ from selftest import SEED, Failed, Suite, chance, equal, wait_until
 from uverbs import opened
 
 PROCESSES = 4
-# Objects that each process makes.
+# Number of objects that each process creates.
 OBJECTS = 400
-# How many objects a process has made at most before it is killed in the middle of the next one, and how often.
+# Upper bound on the objects that a process creates before it is killed during the next one, and number of rounds of kills.
 LIFE, KILLS = 60, 8
 
 suite = Suite()
@@ -28,7 +28,7 @@ if not main.is_bound:
 
 
 def child(function, *arguments, closing=None):
-    """Starts a process that closes a file, does this and ends; its status is 1 if that fails."""
+    """Starts a process that closes a file, calls a function and exits; its status is 1 if the function fails."""
     pid = os.fork()
     if pid:
         return pid
@@ -52,7 +52,7 @@ def crowd(seed, objects=OBJECTS):
 
 
 def endless_crowd(seed, told):
-    """Makes and destroys objects, and tells of each."""
+    """Creates and destroys objects without end, and writes a byte to a pipe for each."""
     crowd = Crowd(main, f"{SEED} {seed}")
     while True:
         crowd.step()
@@ -60,7 +60,7 @@ def endless_crowd(seed, told):
 
 
 def start_crowd(seed):
-    """Starts a process that has an endless crowd, and returns it with the file that tells of each object."""
+    """Starts a process with an endless crowd; returns its pid, and the pipe that gets a byte for each object."""
     ready, told = os.pipe()
     pid = child(endless_crowd, seed, told, closing=ready)
     os.close(told)
@@ -68,7 +68,7 @@ def start_crowd(seed):
 
 
 def read_all(end):
-    """Reads what sysfs shows of the device, and asks it by verbs, until the other end of a pipe is closed."""
+    """Queries the device through sysfs and verbs until the other end of a pipe is closed."""
     (name,) = main.names("infiniband")
     port = main.sysfs / "infiniband" / name / "ports/1/hw_counters"
     with opened(main) as context:
@@ -87,7 +87,7 @@ def nothing_is_left():
 
 
 def wait_for(pids):
-    """Fails unless all processes end well."""
+    """Waits for processes; fails unless all of them succeed."""
     statuses = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
     if any(statuses):
         raise Failed(f"exit statuses {statuses}")

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""The commands of the guides that need a device run in a guest, while this program holds objects of that."""
+"""Runs the guides' commands that need a device in a guest, while this program holds objects of the device."""
 
 import contextlib
 import os
@@ -24,26 +24,26 @@ from uverbs import opened
 main = any_function()
 suite = Suite()
 FOLDER = "/run/efa-guides"
-# The port that the program `emu` needs, and the tools as if they were installed.
+# The tools as if they were installed, and a folder for temporary files.
 TOOLS = {"PATH": f"{guides.CLONE}/tools:{os.environ['PATH']}", "TMPDIR": FOLDER}
 os.makedirs(FOLDER, exist_ok=True)
-# What guides call the device, as this guest has it. The second device is never touched.
+# Names of the device in the guides, which are replaced by those in this guest. The second device is never used.
 ADDRESSES = ("BDF", "0000:00:06.0", "0000:00:04.0")
 NAMES = ("DEV", "rdmap0s6")
 
 
-# The names that the RDMA device has had: another network namespace may have it.
+# The names that the RDMA device has had, as it may be in another network namespace.
 seen = main.names("infiniband")
 
 
 def name():
-    """The RDMA device's name, or the last one that it had."""
+    """Returns the RDMA device's name, or its last name."""
     seen.extend(main.names("infiniband"))
     return seen[-1]
 
 
 def here(text):
-    """A guide's text with the names of this guest."""
+    """Returns a guide's text with the names in this guest."""
     text = text.replace("devices/.../", f"devices/{main.address}/")
     for place in ADDRESSES:
         text = text.replace(place, main.address)
@@ -54,8 +54,8 @@ def here(text):
 
 @contextlib.contextmanager
 def objects():
-    """A device with a queue pair of each type, a completion queue, a memory region and an address handle, if it can be opened."""
-    # Another network namespace may have it.
+    """Creates a queue pair of each type, a completion queue, a memory region and an address handle, if the device can be opened."""
+    # The device may be in another network namespace.
     if not (main.names("infiniband") and main.names("infiniband_verbs")):
         yield None
         return
@@ -70,18 +70,18 @@ def objects():
 
 
 def with_numbers(request, numbers):
-    """A request about the queues that this program has."""
+    """Returns a request with the numbers of this program's queues."""
     return re.sub(r'"(qp|rq|cq)":\d+', lambda found: f'"{found[1]}":{numbers[found[1]]}' if numbers else found[0], request)
 
 
 def run(text, prints="", meanwhile=""):
-    """Runs a command of a shell and returns what it prints; fails if its exit status is an error's."""
+    """Runs a shell command and returns its output; fails unless its exit status is 0."""
     if text.startswith(guides.REQUEST):
         reply = selftest.emulator.ask(text)
         if not reply.startswith('{"ok"'):
             raise Failed(f"the reply is {reply}")
         return reply
-    # Others have the control port meanwhile.
+    # The command may open the control port, which can be open only once.
     selftest.emulator.close()
     try:
         if meanwhile:
@@ -97,7 +97,7 @@ def run(text, prints="", meanwhile=""):
 
 
 def run_until(text, prints, meanwhile):
-    """Runs a command that does not end by itself until it has printed what is wanted, and MEANWHILE another one, again and again."""
+    """Runs an endless command until its output matches `prints`, and repeats the command `meanwhile` at the same time."""
     printed, over = "", threading.Event()
 
     def repeat():
@@ -125,7 +125,7 @@ def run_until(text, prints, meanwhile):
 
 
 def restore():
-    """The device is in use again, whatever a command has done to it, unless it was unbound on purpose."""
+    """Restores the network and the device after a command, unless the device was unbound on purpose."""
     main.clear()
     selftest.emulator.send({"command": "fabric", "set": {"loss": 0, "flip": 0, "jitter_us": 0, "delay_us": 0, "path": []}})
     if not main.is_bound:
@@ -136,7 +136,7 @@ def restore():
 
 
 def attempt(command, how):
-    """Runs a command, and compares what it prints with what the guide shows."""
+    """Runs a command, and compares its output with the output in the guide."""
     if how.get("before"):
         run(here(how["before"]))
     with objects() as numbers:
@@ -158,7 +158,7 @@ def attempt(command, how):
 
 
 for found, means in guides.of_section("guest"):
-    # A test's name has no #.
+    # A test's name can't contain #.
     title = " ".join(f"{found.place}: {found.text}".replace("#", "").replace("|", "/").split())
     suite.add(title, lambda found=found, means=means: attempt(found, means), needs_emulator=False)
 try:

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Plays the sequences of verbs and faults that the driver as a program has recorded, and compares each step. Prints KTAP.
+"""Replays sequences of verbs and faults that the driver, built as a program, has recorded, and compares each step. Prints KTAP.
 
-usage: play.py FILE: of the program `sequences`, a line of JSON for each seed; see host/driver/src/sequence.rs.
+usage: play.py FILE: output of the program `sequences`, a line of JSON for each seed; see host/driver/src/sequence.rs.
 """
 
 import errno
@@ -20,16 +20,16 @@ import objects
 from selftest import Failed, Suite, emulator, equal, function_with, result_of, wait_until
 from uverbs import opened
 
-# As host/driver/src/sequence.rs has them.
+# The same as in host/driver/src/sequence.rs.
 ATTRIBUTES = {"keep_alive_ms": 0, "admin_timeout": 15, "reset_timeout": 10}
-# What the health check reads, at times of its own.
+# Register accesses. The health check makes some at times of its own.
 HIDDEN = re.compile(r"read |write ")
-# What no two runs have in common: ids of commands, addresses, and offsets that follow from numbers of objects.
+# Values that differ between runs: command ids, addresses, and offsets that are derived from numbers of objects.
 PLACE = re.compile(r"\b(ba|rq_ba|pa|iova|buffer|direct|indirect|guid|db|sq_db|rq_db|llq)=0x[0-9a-f]+|\b(address)=[0-9a-f:]+")
 PAGES = re.compile(r"pages=\[[0-9a-f, ]+\]")
 ID = re.compile(r"^aq \d+ ")
 IN_FLIGHT = re.compile(r" \[\d+ in flight\]$")
-# Numbers of objects, by the name that a trace has for each, and their kind.
+# Kinds of numbers of objects, by their names in a trace.
 KINDS = {name: name for name in ("uar", "pd", "cq", "qp", "qpn", "ah", "eq", "counter", "lkey", "rkey")} | {
     "send_cq": "cq",
     "recv_cq": "cq",
@@ -37,12 +37,12 @@ KINDS = {name: name for name in ("uar", "pd", "cq", "qp", "qpn", "ah", "eq", "co
 NUMBER = re.compile(rf"\b({'|'.join(KINDS)})=(0x[0-9a-f]+|\d+)")
 
 
-# The program has the same: host/driver/src/program.rs.
+# The same as in host/driver/src/program.rs.
 QKEY = 0x1111
 
 
 class Traces:
-    """The traces of a sequence, in which a number of an object is that of its first appearance."""
+    """The traces of a sequence, with objects numbered in the order of their first appearance."""
 
     def __init__(self):
         self.numbers = {}
@@ -53,14 +53,14 @@ class Traces:
         return f"{name}={known.setdefault(text, len(known))}"
 
     def shown(self, lines):
-        """The lines that both sides have in common."""
+        """Returns the lines that have to be equal on both sides, without values that differ between runs."""
         shown = []
         for line in lines:
             if HIDDEN.match(line):
                 continue
             text = PLACE.sub(r"\1\2=", PAGES.sub("pages", line))
             text = IN_FLIGHT.sub("", ID.sub("aq ", text))
-            # Attributes of the device have numbers of kinds.
+            # The device's attributes use these names for limits on kinds of objects.
             shown.append(text if "_FEATURE(" in text else NUMBER.sub(self.number, text))
         return shown
 
@@ -160,7 +160,7 @@ class Player:
 
 
 def play(device, player, step):
-    """Does a step; returns its result."""
+    """Executes a step; returns its result."""
     match step:
         case ["fatal_error"]:
             device.event("FATAL_ERROR", 1)
@@ -180,7 +180,7 @@ def play(device, player, step):
 
 
 def settled(device, step, before):
-    """Whether the driver is as it is to be after a step. BEFORE is how many sessions there were before the program's first."""
+    """Whether the driver has the state expected after a step. BEFORE is the number of sessions before the program's first."""
     if step["state"] is None:
         return not device.is_bound
     status = device.status()
@@ -191,7 +191,7 @@ def replay(record):
     device = function_with(f"profile={record['profile']}")
     device.clear()
     device.set(**ATTRIBUTES)
-    # What the device has refused to destroy is gone after a reset.
+    # A reset removes objects that the device has refused to destroy.
     if not device.is_bound or device.status()["state"] != "up" or device.held():
         device.rebind()
     device.settle()
@@ -220,7 +220,7 @@ def replay(record):
 if not emulator:
     raise Failed("needs the emulator")
 for profile in ("efa3", "efa4"):
-    # Attributes count from the next probe on.
+    # Attributes take effect at the next probe.
     function_with(f"profile={profile}").set(**ATTRIBUTES)
     function_with(f"profile={profile}").rebind()
 suite = Suite()

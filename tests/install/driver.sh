@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 #
-# What a machine is like that the driver was installed on, or removed from. Runs in a guest that tools/machine/session
-# has come up in, and prints KTAP.
+# Checks a machine after the installation or the removal of the driver. Runs in a guest, started by tools/machine/session,
+# and prints KTAP.
 #
 # usage: driver.sh present|early|loaded|trusted|rejected|inserted|idle|off|blacklisted|absent|c|amazons
 #        driver.sh upgraded PACKAGE VERSION
@@ -43,8 +43,8 @@ reports() {
 		grep -q "efa" report/kernel-log.txt
 }
 
-# All services are started after sysinit.target, for which the unit's end is awaited, however fast the rest of the boot is. The
-# journal does not tell the order: it has two sources early in the boot.
+# All services start after sysinit.target, which waits for the unit's end, however fast the rest of the boot is. The journal does
+# not show the order, as it has two sources early in the boot.
 loaded_early() {
 	systemctl show --property=Before --value "$unit" | tr ' ' '\n' | tee /dev/stderr | grep -qx sysinit.target || return 1
 	times=$(
@@ -77,7 +77,7 @@ advises() { # advises PATTERN
 	sh -c '/usr/src/efa-rs-*/dkms/advise' | tee /dev/stderr | grep -q "$1"
 }
 
-# Its last byte; four bytes of attributes come first.
+# The value is the variable's last byte, after four bytes of attributes.
 has_secure_boot() {
 	is 1 sh -c "tail -c 1 /sys/firmware/efi/efivars/SecureBoot-* | od -An -t u1 | tr -d ' '"
 }
@@ -101,7 +101,7 @@ release=$(uname -r)
 echo "# kernel $release"
 echo "KTAP version 1"
 case $1 in
-# early: there is a service that needs the device, tests/install/needs-efa.service; trusted: with Secure Boot
+# early: with a service that needs the device, tests/install/needs-efa.service; trusted: with Secure Boot
 present | early | loaded | trusted)
 	case $1 in
 	present) echo "1..8" ;;

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""The emulator's unit on a machine that its package was installed on. Runs in a guest, and prints KTAP."""
+"""Tests the emulator's systemd unit on a machine with its package. Runs in a guest, and prints KTAP."""
 
 import grp
 import json
@@ -36,7 +36,7 @@ def run(*command, **options):
 
 
 def control(*prefix):
-    """Asks for the devices; returns the exit status and what was answered."""
+    """Requests the list of devices; returns the exit status and the reply."""
     done = run(*prefix, "efa-emu", "ctl", str(FOLDER / "control"), '{"command":"devices"}')
     return done.returncode, done.stdout
 
@@ -51,7 +51,7 @@ def request(connection, command, payload, *descriptors):
 
 
 def gives_memory():
-    """Gives a device memory, as a virtual machine monitor does; returns the error numbers."""
+    """Maps memory for a device, as a VMM does; returns the error numbers of both requests."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(PATIENCE)
         connection.connect(str(FOLDER / "efa0"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What the network between the emulated devices is like while a test runs."""
+"""Conditions of the network between the emulated devices during a test."""
 
 import contextlib
 from dataclasses import dataclass, field
@@ -9,21 +9,21 @@ from selftest import emulator
 
 @dataclass
 class Condition:
-    # What follows the names of tests.
+    # Suffix of the names of tests.
     suffix: str
-    # Settings of the emulator's network that differ from those it was started with.
+    # Settings of the emulator's network that differ from those at its start.
     settings: dict = field(default_factory=dict)
-    # Datagrams are lost, of which nothing but a test's own program can know.
+    # Whether datagrams are lost, which only a test's own program can detect.
     lossy: bool = False
 
 
 # The realistic network that the emulator was started with: packets overtake each other, and none is lost.
 GOOD = Condition("")
-# Each of the others is bad in its own way and in no other.
+# Each other condition has a single defect.
 FEW_PATHS = {"paths": 4, "delay_us": 0, "jitter_us": 0}
 BAD = (
     Condition(", 1 % loss", {**FEW_PATHS, "loss": 0.01}, lossy=True),
-    # Packets of one message take up to that much longer than others, and overtake each other on four paths.
+    # The delays of a message's packets differ by up to jitter_us, and the packets overtake each other on four paths.
     Condition(", reordering", {**FEW_PATHS, "jitter_us": 200}),
     Condition(", one of four paths down", {**FEW_PATHS, "path": [{"down": True}]}, lossy=True),
 )
@@ -33,7 +33,7 @@ WRONG_BITS = Condition("", {**FEW_PATHS, "flip": 1})
 
 @contextlib.contextmanager
 def applied(condition):
-    """The network is so meanwhile."""
+    """Applies a condition to the network within the context manager."""
     if not condition.settings:
         yield
         return

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Moves random data between two guests in every way that EFA has, and looks at every byte of both sides' memory.
+"""Moves random data between two guests by every operation of EFA, and checks every byte of both sides' memory.
 
-One side is the server (contents.py serve), which does what the other (contents.py test GUEST) asks for over TCP.
-contents.py soak GUEST... sends many messages between all of them.
+One side is the server (contents.py serve), which executes requests of the client (contents.py test GUEST) over TCP.
+contents.py soak GUEST... sends many messages between all guests.
 """
 
 import contextlib
@@ -36,12 +36,12 @@ PORT = 7100
 QKEY = 0x1EFA
 QKEY_UD = 0x2EFA
 IMMEDIATE = 0x12345678
-# The space in front of what a UD queue pair receives.
+# Bytes of the space in front of the data that a UD queue pair receives.
 GRH = 40
-# Python's mmap has no way to say where.
+# Flag of libc's mmap(), because Python's accepts no address.
 MAP_FIXED = 0x10
 KIB, MIB = 1 << 10, 1 << 20
-# Of each side's memory: the largest transfer, and what must not change around it.
+# Lengths of large transfers. Each side's memory holds the largest one, and bytes around it that must not change.
 LARGE = 64 * KIB + 1, MIB + 5, 8 * MIB
 LARGEST = LARGE[-1]
 MEMORY = LARGEST + 64 * KIB
@@ -50,14 +50,14 @@ RNR_RETRY_FOREVER = 7
 CQ_ENTRIES = 4096
 # Numbers of small messages: between two guests, and between all of them.
 MESSAGES, SOAK_MESSAGES = 1000, int(os.environ.get("EFA_MESSAGES", "50000"))
-# Their slots in memory: as many to receive into as there are receives, then those to send from. Completions are polled after so
-# many posted messages.
+# Slot size of these messages in memory. QUEUE slots for receives precede WINDOW slots for sends. Completions are polled after BATCH
+# posted messages.
 SLOT, WINDOW, BATCH = 16 * KIB, 64, 16
 # Messages between two progress lines. A silent side counts as hung.
 PROGRESS = 1000
 LENGTHS = (0, 1, 17, 60, 500, 1500, 4096, 8000)
-# A region whose list of pages is so long that two chunks refer to it. A page of the list, a piece of it and a chunk begin at
-# multiples of these pages. The region repeats fewer pages of memory, whose number divides none of these.
+# A region with a page list so long that two chunks refer to it. A page of the list, a piece of it and a chunk begin at
+# multiples of these numbers of pages. The region maps fewer pages repeatedly, a number that divides none of these.
 LIST_PAGE, LIST_PIECE, LIST_CHUNK = 512, 8192, 510 * 512
 FAR_PAGES, FAR_MEMORY_PAGES = LIST_CHUNK + 2 * LIST_PIECE, 1021
 
@@ -73,18 +73,18 @@ ACCESS = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REM
 
 
 def device_name():
-    """The first RDMA device."""
+    """Returns the name of the first RDMA device."""
     return sorted(os.listdir("/sys/class/infiniband"))[0]
 
 
-# What both sides make their data of. It is the same on both.
+# Source of both sides' data, the same on both.
 NOISE = random.Random(0).randbytes(MEMORY)
-# Of this many bytes begins the data of the next seed later in there: no multiple of a page or a packet, so that no two are alike in places.
+# Distance in NOISE between the data of consecutive seeds. No multiple of a page or a packet, so that no two seeds' data match in places.
 STEP = 104729
 
 
 def noise(seed, length):
-    """Data that is the same on both sides, and other than that of the next seeds. To draw all of it anew takes an emulated CPU long."""
+    """Returns a seed's data, the same on both sides. It is a part of NOISE, as new random data takes long on an emulated CPU."""
     start = seed * STEP % MEMORY
     return (NOISE[start:] + NOISE[:start])[:length]
 
@@ -94,13 +94,13 @@ def digest(data):
 
 
 def message(sender, number):
-    """One of many small messages: its sender and number, from which its length and content follow."""
+    """Returns one of many small messages. It begins with its sender and number, which determine its length and content."""
     start = (number * 7919 + sender * 104729) % (MIB - LENGTHS[-1])
     return bytes([sender]) + number.to_bytes(4) + NOISE[start : start + LENGTHS[(number + number // 11) % len(LENGTHS)]]
 
 
 class Side:
-    """A guest's objects and memory. The server's methods are called by the other side: arguments and results are JSON."""
+    """A guest's objects and memory. The client calls the server's methods, with arguments and results in JSON."""
 
     def __init__(self):
         self.context = EfaContext(name=device_name())
@@ -113,10 +113,10 @@ class Side:
         self.qps, self.handles = [], {}
 
     def open(self, ud=False, count=1, unsolicited=False, events=False, inline=0):
-        """Makes queue pairs, in place of those there are; returns how to reach them and the memory."""
+        """Creates queue pairs in place of the existing ones; returns the data by which a peer reaches them and the memory."""
         self.close()
         self.channel: Any = CompChannel(self.context) if events else None
-        # One for sends and one for receives, so that waiting for one leaves the other alone.
+        # Separate completion queues for sends and receives, so that a wait for one kind takes no completions of the other.
         self.send_cq = CQ(self.context, CQ_ENTRIES, None, self.channel)
         self.recv_cq = CQ(self.context, CQ_ENTRIES, None, self.channel)
         self.ud = ud
@@ -166,14 +166,14 @@ class Side:
         self.qps, self.handles = [], {}
 
     def open_far(self):
-        """Makes a region with very many pages, of which only some are different; returns how to reach it."""
+        """Registers a region of very many pages, of which only some are distinct; returns its rkey and address."""
         libc = ctypes.CDLL(None, use_errno=True)
         libc.mmap.restype = ctypes.c_void_p
         file = os.memfd_create("far")
         os.truncate(file, FAR_MEMORY_PAGES * mmap.PAGESIZE)
         self.far_room = mmap.mmap(-1, FAR_PAGES * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_NORESERVE)  # type: ignore[attr-defined]
         self.far = ctypes.addressof(ctypes.c_char.from_buffer(self.far_room))
-        # The end of this memory is at odd pages of the region, so that it can't be registered in larger pages.
+        # The mappings of the file end at odd pages of the region, so that it can't be registered in larger pages.
         for page in range(0, FAR_PAGES, FAR_MEMORY_PAGES):
             pages = min(FAR_MEMORY_PAGES, FAR_PAGES - page)
             address, length = ctypes.c_void_p(self.far + page * mmap.PAGESIZE), ctypes.c_size_t(pages * mmap.PAGESIZE)
@@ -185,30 +185,30 @@ class Side:
         return {"rkey": self.far_mr.rkey, "address": self.far}
 
     def peek_far(self, offset, length):
-        """Some bytes of that."""
+        """Returns some bytes of the region of open_far(), in hexadecimal."""
         return ctypes.string_at(self.far + offset, length).hex()
 
     def close_far(self):
         self.far_mr.close()
 
     def fill(self, seed):
-        """Fills the memory."""
+        """Fills the memory with a seed's data."""
         self.memory[:] = noise(seed, MEMORY)
 
     def sum(self):
-        """What tells whether the memory is as it should be."""
+        """Returns a digest of the memory."""
         return digest(self.memory)
 
     def sges(self, places):
         return [SGE(self.address + offset, length, self.mr.lkey) for offset, length in places]
 
     def receive(self, places, number=1, qp=0):
-        """Posts a receive for places, which are pairs of offset and length."""
+        """Posts a receive into places, which are pairs of offset and length."""
         sges = self.sges(places)
         self.qps[qp].post_recv(RecvWR(wr_id=number, num_sge=len(sges), sg=sges))
 
     def send(self, peer, operation, places, number=1, qp=0, inline=False, target=0, immediate=None):
-        """Posts a send work request of one of the peer's queue pairs; TARGET is an offset in the peer's memory."""
+        """Posts a send work request to one of the peer's queue pairs; TARGET is an offset in the peer's memory."""
         endpoint = self.qps[qp]
         endpoint.wr_start()
         endpoint.wr_id = number
@@ -229,18 +229,18 @@ class Side:
         endpoint.wr_complete()
 
     def know(self, gid):
-        """Makes the address handle of a peer, without which a device takes no RDMA from it."""
+        """Creates the address handle of a peer, without which a device accepts no RDMA from it."""
         self.handle(gid)
 
     def handle(self, gid):
-        """The address handle of a GID."""
+        """Returns the address handle of a GID."""
         if gid not in self.handles:
             route = GlobalRoute(dgid=GID(gid), sgid_index=0)
             self.handles[gid] = AH(self.pd, attr=AHAttr(port_num=1, is_global=1, gr=route))
         return self.handles[gid]
 
     def poll(self, queue, count=1):
-        """Waits for completions; fails if some are bad ones."""
+        """Waits for completions; fails if any of them has an error status."""
         found = self.completions(queue, count)
         bad = [completion.status for completion in found if completion.status != e.IBV_WC_SUCCESS]
         if bad:
@@ -249,14 +249,14 @@ class Side:
 
     @staticmethod
     def completions(queue, count):
-        """Waits for so many completions, whatever they say."""
+        """Waits for `count` completions, whatever their status."""
         found = []
         while len(found) < count:
             found.extend(wait_until(lambda: queue.poll(count - len(found))[1], f"completion {len(found) + 1} of {count}"))
         return found
 
     def received(self, count=1):
-        """Waits for received messages; returns number, length, immediate data or nothing, and sender of each."""
+        """Waits for received messages; returns number, length, immediate data or None, opcode and sender of each."""
         return [[wc.wr_id, wc.byte_len, self.immediate(wc), wc.opcode, wc.src_qp] for wc in self.poll(self.recv_cq, count=count)]
 
     @staticmethod
@@ -268,17 +268,17 @@ class Side:
         return [wc.wr_id for wc in self.poll(self.send_cq, count=count)]
 
     def arm(self):
-        """Asks for an event of the next received message."""
+        """Requests a completion event for the next received message."""
         self.recv_cq.req_notify()
 
     def await_event(self):
-        """Waits for that."""
+        """Waits for the event, and acknowledges it."""
         queue = self.channel.get_cq_event(self.recv_cq)
         equal(queue is None or queue is self.recv_cq, True, "the queue of the event")
         self.recv_cq.ack_events(1)
 
     def peek(self, offset, length):
-        """Some bytes of the memory."""
+        """Returns some bytes of the memory, in hexadecimal."""
         return self.memory[offset : offset + length].hex()
 
     def ready_for_messages(self):
@@ -287,12 +287,12 @@ class Side:
             self.receive([(slot * SLOT, SLOT)], slot)
 
     def exchange(self, peers, me, count):
-        """Sends COUNT messages to the peers in turn, and takes as many; returns what was wrong with those that came.
+        """Sends COUNT messages to the peers in turn, and receives theirs; returns the number of errors of each kind.
 
-        PEERS are what open() returned, by the numbers of all who take part, of whom ME is one. All do this at once.
+        PEERS has the results of open() by the number of each side, including ME. All sides do this at the same time.
         """
         others = [(int(number), peer) for number, peer in peers.items() if int(number) != me]
-        # Of each sender, which messages are due, as it sends to others in turn, and which came.
+        # For each sender, which messages are due, as it sends to the others in turn, and which have arrived.
         due, seen = {}, {}
         for number, _ in others:
             turn = [int(other) for other in peers if int(other) != number].index(me)
@@ -302,7 +302,7 @@ class Side:
         found = {"bad completions": 0, "wrong contents": 0, "twice": 0, "missing": 0}
 
         def step():
-            """Sends what there is room for, and takes what has come; whether anything has."""
+            """Sends while slots are free, and takes completions; returns whether there were any."""
             nonlocal sent, completed, taken
             for _ in range(min(len(free), count - sent, BATCH)):
                 slot, data = free.pop(), message(me, sent)
@@ -326,22 +326,22 @@ class Side:
             try:
                 wait_until(step, "the next message, or the completion of one")
             except Failed:
-                # What is missing then is counted.
+                # Missing messages are counted below.
                 break
         for number, times in seen.items():
             mine = sum(times[one] for one in due[number])
             found["missing"] += len(due[number]) - mine
-            # Those of others.
+            # Messages that were due at other sides.
             found["wrong contents"] += sum(times) - mine
         return found
 
     def late(self):
-        """How many messages still come once all have come."""
+        """Returns the number of messages that arrive after all expected ones."""
         time.sleep(0.5)
         return max(self.recv_cq.poll(QUEUE)[0], 0)
 
     def take(self, wc, seen, found):
-        """Looks at a message that has come, and makes room for another one."""
+        """Checks a received message, and posts a receive for its slot again."""
         start = wc.wr_id * SLOT
         data = self.memory[start : start + wc.byte_len]
         sender, number = data[0] if data else -1, int.from_bytes(data[1:5])
@@ -353,13 +353,13 @@ class Side:
             found["twice"] += 1
         else:
             seen[sender][number] = 1
-        # What is there must not be what comes next.
+        # Old content must not pass for that of the next message.
         self.memory[start : start + 5] = bytes(5)
         self.receive([(start, SLOT)], wc.wr_id)
 
 
 class Server:
-    """The other guest's side: its methods are called there."""
+    """A proxy of the other guest's side, which executes the methods."""
 
     def __init__(self, host):
         self.connection = socket.create_connection((host, PORT), PATIENCE)
@@ -367,7 +367,7 @@ class Server:
         self.stream = self.connection.makefile("rb")
 
     def start(self, method, **arguments):
-        """Calls a method and does not wait."""
+        """Calls a method without waiting for its result."""
         self.connection.sendall(json.dumps([method, arguments]).encode() + b"\n")
 
     def result(self):
@@ -389,7 +389,7 @@ def serve(side):
     """Serves one client until it disconnects."""
     with socket.create_server(("", PORT)) as listener:
         connection, _ = listener.accept()
-    # However the client ends, this is the end.
+    # The server ends with its client, however that ends.
     with contextlib.suppress(ConnectionError), connection, connection.makefile("rb") as requests:
         for line in requests:
             method, arguments = json.loads(line)
@@ -412,14 +412,14 @@ class Test:
         self.server.know(gid=self.ours.open(**options)["gid"])
 
     def fill(self):
-        """Gives both memories new contents; what they then have is in `mine` and `theirs`."""
+        """Fills both memories with new data. `mine` and `theirs` have their expected contents."""
         self.seed += 2
         self.ours.fill(self.seed)
         self.server.fill(seed=self.seed + 1)
         self.mine, self.theirs = bytearray(noise(self.seed, MEMORY)), bytearray(noise(self.seed + 1, MEMORY))
 
     def look(self, what):
-        """Fails unless every byte on both sides is what it should be."""
+        """Fails unless every byte on both sides has its expected value."""
         equal(self.server.sum(), digest(self.theirs), f"{what}: the peer's memory")
         equal(self.ours.memory[:] == self.mine, True, f"{what}: that our memory is as it should be")
 
@@ -432,7 +432,7 @@ class Test:
             data = data[length:]
 
     def message(self, source, target, immediate=None, inline=False):
-        """Sends from places of ours to places of the peer's."""
+        """Sends a message from places of this side to places of the peer, and checks its completions."""
         data = self.taken(source)
         self.server.receive(places=target, number=7)
         self.ours.send(self.peer, "send", source, 9, inline=inline, immediate=immediate)
@@ -442,7 +442,7 @@ class Test:
         equal((number, length, got), (7, header + len(data), immediate), "number, length and immediate data")
         equal((opcode, sender), (e.IBV_WC_RECV, self.ours.qps[0].qp_num), "opcode and sender")
         (first, room), *rest = target
-        # What a device puts into the space of the header is its own affair.
+        # A device may write anything into the header's space.
         self.theirs[first : first + header] = self.server_bytes(first, header)
         self.put(self.theirs, [(first + header, room - header), *rest], data)
 
@@ -455,7 +455,7 @@ test: Any = None
 
 
 def sizes(*limits):
-    """Sizes around those at which something changes."""
+    """Returns the limits, and the sizes next to them."""
     return sorted({max(size + more, 0) for size in limits for more in (-1, 0, 1)})
 
 
@@ -496,7 +496,7 @@ def remote(operation, largest=LARGEST, **options):
     """Moves data of every length by writes or reads."""
     for number, size in enumerate([size for size in (*sizes(1, 64, 4096, 8928), *LARGE) if size <= largest]):
         if size == LARGEST:
-            # It writes to most of the memory.
+            # The largest transfer writes to most of the memory.
             test.look("after all smaller lengths")
             test.fill()
         here, there = 24 * KIB * number % (MEMORY - size) // 2 + 3, 40 * KIB * number % (MEMORY - size) // 3 + 1
@@ -550,7 +550,7 @@ def write_with_immediate(unsolicited):
     if not unsolicited:
         for number in range(20):
             test.server.receive(places=[(number, 1)], number=number + 1)
-    # What follows from more packets than these, a write without immediate data tells.
+    # Writes without immediate data test lengths of more packets.
     for number, size in enumerate(remote("write", LARGE[0], immediate=IMMEDIATE)):
         ((identity, length, got, opcode, sender),) = test.server.received()
         equal((length, got), (size, IMMEDIATE), "length and immediate data")
@@ -588,7 +588,7 @@ def many_transfers():
 
 
 def exchange(ours, servers, count):
-    """COUNT messages from every guest to the others, all at once; returns what was wrong, added up."""
+    """Sends COUNT messages from every guest to the others, all at once; returns the total of each kind of error."""
     sides = {0: ours} | dict(enumerate(servers, 1))
     peers = {number: side.open() for number, side in sides.items()}
     for side in sides.values():
@@ -638,13 +638,13 @@ def main(host):
     global test
     test = Test(host)
     if os.environ.get("EFA_LOSS"):
-        # UD has no retransmission: what is lost is lost.
+        # UD has no retransmission of lost messages.
         suite.cases = [case for case in suite.cases if not case[0].startswith("UD")]
     suite.run()
 
 
 def soak(hosts):
-    """Messages between all guests."""
+    """Exchanges messages between all guests."""
     soaking = Suite()
     count = SOAK_MESSAGES // (len(hosts) + 1)
 

@@ -17,7 +17,7 @@ MESSAGE = 1 << 20
 
 
 def show(title, output):
-    """Prints a command, and what it has printed."""
+    """Prints a command and its output."""
     print(f"\n$ {title}\n{output.strip()}", flush=True)
 
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What only the newest devices have, between two guests: completion counters, request ids of 64 bits, RDMA writes of inline data.
+"""Features of the newest devices only, between two guests: completion counters, 64-bit request ids, RDMA writes of inline data.
 
-No library is needed, as older ones know nothing of it. One side is the server, which does what the other asks for over TCP:
+Uses no library, as older ones lack these features. One side is the server, which executes requests of the client over TCP:
 efa4.py serve, and efa4.py test GUEST.
 """
 
@@ -58,9 +58,9 @@ from uverbs import opened
 
 PCI_DEVICE = "0xefa4"
 PORT = 7101
-# Work requests in each queue and in flight, bytes of an entry, and entries of the completion queue.
+# Depth of each queue and number of requests in flight, bytes of an entry of each queue, and entries of the completion queue.
 DEPTH, WQE, RQE, CQE, CQ_ENTRIES = 64, 128, 16, 32, 256
-# Bytes of each side's memory; of a message, of which one goes into one packet or into several.
+# Bytes of each side's memory, of messages that fit into one packet, and of messages that may take several.
 MEMORY = 1 << 20
 LENGTHS = (1, 64, 1000, 8000)
 LONG_LENGTHS = (*LENGTHS, 9000, 60000)
@@ -79,7 +79,7 @@ ATTACHED = {
     "remote read": ATTACH_REMOTE_RDMA_READ,
     "remote write": ATTACH_REMOTE_RDMA_WRITE,
 }
-# What each operation counts here if it ends well, and there.
+# Counters that each successful operation increments here, and at the peer.
 COUNTED = {
     SEND: ("send", ("recv",)),
     READ: ("read", ("remote read",)),
@@ -87,17 +87,17 @@ COUNTED = {
     WRITE_WITH_IMM: ("write", ("remote write", "recv")),
 }
 
-# Of a send work request: request id, control bytes, queue pair, buffers or bytes, immediate data, address handle, Q_Key, the rest
-# of the request id. Of memory and of a receive work request: length, key, address; address, request id, length, key.
+# Send work request: request id, control bytes, queue pair, number of buffers or bytes, immediate data, address handle, Q_Key, rest
+# of the request id. Memory: length, key, address. Receive work request: address, request id, length, key.
 META = struct.Struct("<HBBHHIHxxI6x6s")
 PLACE = struct.Struct("<IIQ")
 RECV = struct.Struct("<QHHI")
-# Of a completion: request id, status, flags, queue pair, the rest of the request id.
+# Completion: request id, status, flags, queue pair, rest of the request id.
 COMPLETED = struct.Struct("<HBBH6s20x")
 
 
 def device():
-    """The first device of that generation."""
+    """Returns the first device of the generation PCI_DEVICE."""
     for function in functions():
         if (function.sysfs / "device").read_text().strip() == PCI_DEVICE:
             return function
@@ -105,14 +105,14 @@ def device():
 
 
 class Endpoint:
-    """A queue pair that can do all, its memory, and counters of all that happens to it."""
+    """A queue pair for all operations, its memory, and counters of all its operations."""
 
     def __init__(self):
         self.function = device()
         self.context = context = opened(self.function)
         self.pd, _ = context.alloc_pd()
         self.memory, self.values = Memory(MEMORY), Memory(mmap.PAGESIZE)
-        # Counters begin with what is there.
+        # Counters begin with the values in memory.
         self.values.memory[: mmap.PAGESIZE] = bytes(mmap.PAGESIZE)
         access = objects.ACCESS_LOCAL_WRITE | objects.ACCESS_REMOTE_WRITE | objects.ACCESS_REMOTE_READ
         self.region = MemoryRegion(context, self.pd, self.memory.address, MEMORY, access)
@@ -139,7 +139,7 @@ class Endpoint:
         self.sent = self.posted = self.taken = 0
 
     def about(self):
-        """What a peer needs to know of it."""
+        """Returns the address, keys and numbers that a peer needs."""
         place = {"address": self.memory.address, "rkey": self.region.rkey}
         return {"gid": self.gid().hex(), "qpn": self.qp.qpn, **place}
 
@@ -153,12 +153,12 @@ class Endpoint:
         self.ah = AddressHandle(self.context, self.pd, dgid=bytes.fromhex(peer["gid"])).number
 
     def read_values(self):
-        """What the counters have: how much has ended well, and how much has failed."""
+        """Returns each counter's numbers of successful and of failed operations."""
         values = struct.unpack_from(f"<{2 * len(ATTACHED)}Q", self.values.memory)
         return {name: list(values[2 * number : 2 * number + 2]) for number, name in enumerate(ATTACHED)}
 
     def receive(self, count):
-        """Posts so many receive work requests, of all the memory there is."""
+        """Posts `count` receive work requests, each for 65535 bytes at the start of the memory."""
         for _ in range(count):
             entry = RECV.pack(self.memory.address, self.posted & 0xFFFF, 0xFFFF, self.region.lkey | RECV_FIRST_AND_LAST)
             offset = self.posted % DEPTH * RQE
@@ -167,7 +167,7 @@ class Endpoint:
         self.rq_doorbell.ring(self.posted & 0xFFFF)
 
     def post(self, operation, number, length, inline=None, **wrong):
-        """Posts a send work request; WRONG has what else than usual it has."""
+        """Posts a send work request. WRONG has an rkey or a queue pair number to use in place of the peer's."""
         rkey, qpn = wrong.get("rkey", self.peer["rkey"]), wrong.get("qpn", self.peer["qpn"])
         buffer = PLACE.pack(length, self.region.lkey, self.memory.address)
         body = buffer if inline is None else inline
@@ -187,34 +187,34 @@ class Endpoint:
         self.sq_doorbell.ring(self.sent & 0xFFFF)
 
     def poll(self):
-        """Takes a completion, if there is one: whether it is of a send, its request id and status."""
+        """Takes a completion, if there is one; returns whether it is of a send, its request id and status."""
         offset = self.taken % CQ_ENTRIES * CQE
         _, _, flags, *_ = COMPLETED.unpack_from(self.cq_ring, offset)
         if flags & PHASE != 1 - (self.taken // CQ_ENTRIES & 1):
             return None
-        # Only now: what comes before the phase may have been read before the device wrote it.
+        # Read again, because fields before the phase may have been read before the device wrote them.
         low, status, flags, _, rest = COMPLETED.unpack_from(self.cq_ring, offset)
         self.taken += 1
         is_send = flags & QUEUE == SEND_QUEUE
         return is_send, int.from_bytes(low.to_bytes(2, "little") + rest, "little") if is_send else low, status
 
     def complete(self, count):
-        """Waits for so many completions, and returns them."""
+        """Waits for `count` completions, and returns them."""
         return [wait_until(self.poll, f"completion {number + 1} of {count}") for number in range(count)]
 
     def fail(self):
-        """Has all that is posted fail; returns the statuses of what was to be received."""
+        """Moves the queue pair to the error state, which flushes all work requests; returns the number of receives posted so far."""
         waiting = self.posted
         self.qp.modify(objects.QP_STATE, objects.QPS_ERR)
         return waiting
 
 
 class Server:
-    """The other side: each attribute is one of its functions."""
+    """A proxy of the other side: each attribute is one of its functions."""
 
     def __init__(self, host):
         self.connection = socket.create_connection((host, PORT), PATIENCE)
-        # A wait for completions there times out first.
+        # A wait for completions at the server times out first.
         self.connection.settimeout(None)
         self.answers = self.connection.makefile()
 
@@ -230,7 +230,7 @@ class Server:
 
 
 def serve():
-    """Does what the other side asks for, until it is gone."""
+    """Executes the client's requests until it disconnects."""
     endpoint: Any = None
 
     def renew():
@@ -268,7 +268,7 @@ chance = random.Random(4)
 
 @contextlib.contextmanager
 def pair():
-    """An endpoint here and a new one there that know each other."""
+    """Creates an endpoint here and one at the server, and connects them."""
     endpoint = Endpoint()
     try:
         endpoint.meet(server.renew())
@@ -283,7 +283,7 @@ def nothing():
 
 
 def many(operations, count):
-    """Many of these in a random order, each with an id of its own."""
+    """Posts many of these operations in random order, each with a random id."""
     with pair() as endpoint:
         here, there = nothing(), nothing()
         done = 0
@@ -310,7 +310,7 @@ def many(operations, count):
 
 
 def failing(operation, **wrong):
-    """Some that fail, and one that does not."""
+    """Posts operations that fail, and one that succeeds."""
     with pair() as endpoint:
         for number in range(3):
             endpoint.post(operation, 1 << 40 | number, 100, **wrong)
@@ -337,7 +337,7 @@ def failed_receives():
 @suite.case("sends that are flushed are counted", needs_emulator=False)
 def flushed():
     with pair() as endpoint:
-        # They wait for a peer that receives nothing.
+        # They wait, because the peer has posted no receives.
         for number in range(4):
             endpoint.post(SEND, number, 10)
         endpoint.fail()

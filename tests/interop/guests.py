@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Programs that run on several guests: guest 0 leads and has the others start what it needs there, by their agents.
+"""Programs that run on several guests: guest 0 is the leader, and starts programs on the others by their agents.
 
-All guests run the same program, which in the others only prepares what they need: they stay until guest 0 ends, as tools/vm --leader
-has it.
+All guests run the same program. On the others it only prepares the guest, which stays until guest 0 ends: see the option --leader of
+tools/vm.
 """
 
 import contextlib
@@ -23,15 +23,15 @@ from efa_tools import remote
 
 GUEST = int(os.environ.get("EFA_GUEST", "0"))
 GUESTS = int(os.environ.get("EFA_GUESTS", "1"))
-# What a program finds of the settings of who starts it: all but which guest that is, and the emulator's control port, which can be
-# opened once.
+# Settings that a started program inherits: all but the guest's number, and the emulator's control port, which can be open only
+# once.
 SETTINGS = {name: value for name, value in os.environ.items() if name.startswith("EFA_") and name != "EFA_GUEST"} | {"EFA_CONTROL_PORT": ""}
-# Is there once a guest has prepared what it has to.
+# Exists once a guest has finished its preparations.
 PREPARED = Path("/run/prepared")
 
 
 class ProgramFailed(Failed):
-    """A program has failed; its text is about all that took part, `output` is all that the first one printed."""
+    """Failure of a program. Its text describes all participating programs; `output` is the whole output of the first one."""
 
     def __init__(self, text, output):
         super().__init__(text)
@@ -39,12 +39,12 @@ class ProgramFailed(Failed):
 
 
 def name(guest):
-    """The host name of a guest, which all of them know."""
+    """Returns the host name of a guest, which all guests can resolve."""
     return f"guest{guest}"
 
 
 def lead(main, *arguments):
-    """Does main(*arguments) in guest 0, once the others have come here, too."""
+    """Calls main(*arguments) in guest 0, once the others have called this function, too."""
     if GUEST:
         PREPARED.touch()
     else:
@@ -53,14 +53,14 @@ def lead(main, *arguments):
 
 
 def meet():
-    """Waits for the agents of all guests to answer, and for the others' programs to have prepared what they have to."""
+    """Waits until the agents of all guests answer, and until the others' programs have finished their preparations."""
     for guest in range(1, GUESTS):
         wait_until(lambda guest=guest: answers(guest), f"{name(guest)} answers")
         wait_until(lambda guest=guest: tried("test", "-e", PREPARED, guest=guest) == 0, f"{name(guest)} has prepared what it has to")
 
 
 def answers(guest):
-    """Whether a guest's agent runs programs, which it does when the guest has come as far."""
+    """Whether a guest's agent runs programs, which it does once the guest has booted far enough."""
     try:
         return tried("true", guest=guest) == 0
     except OSError:
@@ -68,7 +68,7 @@ def answers(guest):
 
 
 def tried(*command, guest):
-    """The exit status of a program of a guest."""
+    """Runs a program on a guest; returns its exit status."""
     with Process(guest, command) as process:
         wait_until(process.ended.is_set, f"the end of {command[0]} on {name(guest)}")
         return process.status
@@ -96,7 +96,7 @@ class Process:
         self.connection.close()
 
     def follow(self):
-        """Takes in what the guest tells of the process."""
+        """Reads the agent's messages about the process."""
         with contextlib.suppress(OSError, ValueError), self.connection.makefile("rb") as messages:
             for line in messages:
                 message = json.loads(line)
@@ -110,20 +110,20 @@ class Process:
         self.ready.set()
 
     def await_ready(self):
-        """Waits until it listens; fails if it ends before."""
+        """Waits until the program listens; fails if it ends before."""
         wait_until(self.ready.is_set, f"a server listens: {' '.join(self.command)}")
         if self.ended.is_set():
             raise Failed(f"the server did not start\n{self.account()}")
 
     def account(self):
-        """What there is to know of it if something fails."""
+        """Returns the command, its status and the end of its output, for the text of a failure."""
         end = "still runs" if not self.ended.is_set() else "was lost" if self.status is None else f"exit status {self.status}"
         lines = self.output.splitlines()[-40:]
         return "\n".join([f"{name(self.guest)}: {' '.join(self.command)}: {end}", *(f"  | {line}" for line in lines)])
 
 
 def check(*processes):
-    """Waits for processes and fails, with what all of them printed, unless all end well. Those hang that neither print anything nor end."""
+    """Waits for processes; fails with the output of all of them unless all succeed. They hang if none prints anything or ends."""
 
     def ended():
         return all(process.ended.is_set() for process in processes)
@@ -142,7 +142,7 @@ def check(*processes):
     except Failed as failure:
         hung = str(failure)
     if failed() and not ended():
-        # The others may say why. Nothing depends on it that they do.
+        # The others may print the reason in this time. Nothing depends on that.
         time.sleep(1)
     if hung or failed():
         text = "\n".join([hung or "a program failed", *(process.account() for process in processes)])
@@ -150,14 +150,14 @@ def check(*processes):
 
 
 def run(command, guest=0, environment=None):
-    """Runs a program on one guest; returns what it prints, and fails if it fails."""
+    """Runs a program on one guest; returns its output, and raises ProgramFailed if it fails."""
     with Process(guest, command, environment=environment) as process:
         check(process)
         return process.output
 
 
 def pair(server, client, port, environment=None):
-    """Runs a server on guest 1 and then its client on guest 0; returns what the client prints, and fails if either fails."""
+    """Runs a server on guest 1 and then its client on guest 0; returns the client's output, and fails if either fails."""
     with Process(1, server, port, environment) as serving:
         serving.await_ready()
         with Process(0, client, environment=environment) as running:

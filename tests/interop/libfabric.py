@@ -9,12 +9,12 @@ import guests
 from selftest import Failed, Skipped
 
 PORTS = itertools.count(47600)
-# Whatever arrives is to come through the device.
+# All data has to pass through the device.
 ENVIRONMENT = {"FI_EFA_ENABLE_SHM_TRANSFER": "0"}
-# How many messages were sent and came back; if these are equal, there is a sign for it.
+# Numbers of sent and of acknowledged messages; fi_pingpong marks equal ones by a sign.
 ROW = re.compile(r"^\d+[kmg]?\s+(\d+)\s+(=?)(\d+)\s", re.MULTILINE)
 
-# Name, options, sizes, and settings of the provider; in the short form of the suite those marked.
+# Name, options, sizes, settings of the provider, and whether the short form of the suite includes it.
 EFA, DIRECT, DGRAM = ("-e", "rdm", "-f", "efa"), ("-e", "rdm", "-f", "efa-direct"), ("-e", "dgram")
 KINDS = (
     ("rdm efa", EFA, "all", {"FI_EFA_USE_DEVICE_RDMA": "1"}, False),
@@ -23,16 +23,16 @@ KINDS = (
     ("rdm efa-direct", DIRECT, "4096", {}, True),
     ("dgram", DGRAM, "4096", {}, True),
 )
-# fi_pingpong asks for FI_MSG_PREFIX, whatever the provider needs. From this version of libfabric on, its fabric efa says yes and then
-# sends the prefix as if it were contents (its commit 8a646339d). efa-direct has none, that of datagrams is still one, and Open MPI,
-# which does not ask for it, moves data over the fabric efa with any version.
+# fi_pingpong requests FI_MSG_PREFIX, whatever the provider needs. From this version of libfabric on, its fabric efa accepts that, but
+# sends the prefix as contents (libfabric's commit 8a646339d). efa-direct has no prefix, and datagrams still have one. Open MPI does
+# not request a prefix, and moves data over the fabric efa with any version.
 WITHOUT_PREFIX = (2, 6)
 # Index of the column usec/xfer.
 TIME = 6
 
 
 def info():
-    """What the provider makes of the device: both fabrics of reliable endpoints, and datagrams."""
+    """Checks that the provider offers both fabrics of reliable endpoints, and datagrams."""
     output = guests.run(["fi_info", "-p", "efa"], environment=ENVIRONMENT)
     found = set(re.findall(r"fabric: (\S+)\s+domain: \S+\s+version: \S+\s+type: (\S+)", output))
     wanted = {("efa", "FI_EP_RDM"), ("efa-direct", "FI_EP_RDM"), ("efa", "FI_EP_DGRAM")}
@@ -42,21 +42,21 @@ def info():
 
 @functools.cache
 def version():
-    """Of libfabric, as two numbers."""
+    """Returns the version of libfabric as two numbers."""
     output = guests.run(["fi_info", "--version"])
     major, minor = re.findall(r"^libfabric: (\d+)\.(\d+)", output, re.MULTILINE)[0]
     return int(major), int(minor)
 
 
 def pingpong_if_possible(options, *others):
-    """The same as pingpong(), where libfabric does what fi_pingpong takes for granted."""
+    """Calls pingpong(), or skips it if libfabric does not meet fi_pingpong's assumptions."""
     if options == EFA and version() >= WITHOUT_PREFIX:
         raise Skipped("from libfabric 2.6 on, fi_pingpong gets a prefix of the fabric efa that this does not keep free")
     return pingpong(options, *others)
 
 
 def pingpong(options, size, settings, iterations="20"):
-    """Runs fi_pingpong between two guests; returns what the client prints."""
+    """Runs fi_pingpong between two guests; returns the client's output."""
     port = next(PORTS)
     command = ["fi_pingpong", "-p", "efa", "-c", "-I", iterations, "-S", size, *options]
     environment = {**ENVIRONMENT, **settings}
@@ -68,12 +68,12 @@ def pingpong(options, size, settings, iterations="20"):
 
 
 def microseconds(output):
-    """The time that a message takes on its way, in the last row that fi_pingpong has printed."""
+    """Returns the time of a message's transfer in the last row of fi_pingpong's output."""
     return float(output.strip().splitlines()[-1].split()[TIME])
 
 
 def tests(short, reliable_only):
-    """The cases, as names and functions. Datagrams have no retransmission, and fi_pingpong does not repeat them."""
+    """Yields the cases as names and functions. Datagrams have no retransmission, and fi_pingpong does not repeat them."""
     yield "fi_info", info
     for name, options, size, settings, in_short in KINDS:
         if (in_short or not short) and not (reliable_only and name == "dgram"):

@@ -9,10 +9,10 @@ from selftest import Failed
 
 FOLDER = Path(__file__).resolve().parent
 NETPIPE_OUTPUT = "/tmp/netpipe.out"
-# Up to 64 KiB it measures at least so many.
+# Minimum number of sizes that NetPIPE measures up to 64 KiB.
 NETPIPE_SIZES = 28
 
-# Nothing but libfabric's efa provider, so that what arrives has come through the device. Its start as root is on purpose.
+# Only libfabric's efa provider, so that all data passes through the device. Running as root is intended.
 OPTIONS = {
     "pml": "cm",
     "mtl": "ofi",
@@ -26,15 +26,15 @@ ENVIRONMENT = {
     "FI_PROVIDER": "efa",
     "FI_EFA_USE_DEVICE_RDMA": "1",
     "FI_EFA_FORK_SAFE": "1",
-    # UCX, which Open MPI and libfabric load whether it is used or not, takes over sbrk(). Then libfabric 2.1 does not notice
-    # that the heap has shrunk, and the device uses pages that are not the process's any more, also on EC2:
+    # UCX, which Open MPI and libfabric load whether it is used or not, intercepts sbrk(). libfabric 2.1 then does not detect
+    # that the heap has shrunk, and the device uses pages that no longer belong to the process, also on EC2:
     # https://github.com/ofiwg/libfabric/pull/12850
     "UCX_MEM_EVENTS": "no",
 }
 
 
 def mpirun(count, *command):
-    """Runs an MPI program on as many guests; returns what it prints."""
+    """Runs an MPI program on `count` guests; returns its output."""
     hosts = ",".join(f"{guests.name(guest)}:1" for guest in range(count))
     options = [word for name, value in OPTIONS.items() for word in ("--mca", name, value)]
     exports = [word for name in ENVIRONMENT if not name.startswith("OMPI_") for word in ("-x", name)]
@@ -42,12 +42,12 @@ def mpirun(count, *command):
 
 
 def contents(count):
-    """Our own program, whose results become subtests."""
+    """Runs mpi_contents.py; its results become subtests."""
     return mpirun(count, "python3", FOLDER / "mpi_contents.py")
 
 
 def netpipe():
-    """NetPIPE with its own check of contents, which prints a line for each size, and then with its times."""
+    """Runs NetPIPE with its own check of contents, which prints a line for each size, and then with its times."""
     for options in (("-i",), ()):
         output = mpirun(2, "NPopenmpi", "-l", "1", "-u", "65536", "-n", "5", "-p", "0", *options, "-o", NETPIPE_OUTPUT)
         lines = re.findall(r"^\s*\d+:\s+\d+ bytes.*-->.*$", output, re.MULTILINE)
@@ -56,7 +56,7 @@ def netpipe():
 
 
 def bench(count, *arguments):
-    """A benchmark of mpi4py: each requested size has a line."""
+    """Runs a benchmark of mpi4py, and checks that its output is complete."""
     output = mpirun(count, "python3", "-m", "mpi4py.bench", *arguments)
     if "pingpong" in arguments and len(re.findall(r"^\s*\d+\s+\d+\.\d+ \|", output, re.MULTILINE)) < 10:
         raise Failed(f"mpi4py.bench pingpong printed\n{output}")
@@ -73,7 +73,7 @@ PINGPONG = ("pingpong", "--array", "none", "-m", "1", "-n", "65536", "-l", "20",
 
 
 def tests(short):
-    """The cases, as names and functions; those that return text have subtests in it."""
+    """Yields the cases as names and functions. Text that a function returns contains subtests."""
     if guests.GUESTS == 2:
         yield "Open MPI: contents with 2 guests", lambda: contents(2)
         if not short:

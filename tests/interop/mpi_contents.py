@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""An MPI program: ring, pingpong, allreduce and all-to-all, whose contents each process checks. Process 0 prints KTAP."""
+"""An MPI program: ring, pingpong, allreduce and all-to-all. Each process checks the contents. Process 0 prints KTAP."""
 
 import array
 import random
@@ -10,17 +10,17 @@ from mpi4py import MPI
 
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.Get_rank(), WORLD.Get_size()
-# Below and above what libfabric sends at once, and by RDMA.
+# Sizes below and above the limits for messages that libfabric sends at once, and by RDMA.
 SIZES = (0, 1, 8, 1000, 8192, 65537, 1 << 20)
 
 
 def noise(*seed, length):
-    """Data that every process can make."""
+    """Returns data that every process can generate."""
     return bytearray(random.Random(repr(seed)).randbytes(length))
 
 
 def ring(length):
-    """A message of process 0 passes all processes, and each adds a byte of its own."""
+    """Passes a message of process 0 through all processes, each of which appends its rank."""
     data = noise("ring", length=length)
     got = bytearray(length + SIZE)
     status = MPI.Status()
@@ -35,7 +35,7 @@ def ring(length):
 
 
 def pingpong(length):
-    """Every pair of processes sends data of both there and back."""
+    """Sends data from one process of every pair to the other, which returns it in reverse."""
     good = True
     for one in range(SIZE):
         for other in range(one + 1, SIZE):
@@ -54,7 +54,7 @@ def pingpong(length):
 
 
 def allreduce(length):
-    """The sum of everybody's numbers is everybody's."""
+    """Sums numbers of all processes, with the result at every process."""
     count = length // 8 + 1
     mine = array.array("q", (RANK * 1000003 + number for number in range(count)))
     total = array.array("q", bytes(8 * count))
@@ -64,7 +64,7 @@ def allreduce(length):
 
 
 def alltoall(length):
-    """Everybody has something else for everybody."""
+    """Sends different data from every process to every process."""
     mine = b"".join(noise("alltoall", RANK, other, length=length) for other in range(SIZE))
     got = bytearray(length * SIZE)
     WORLD.Alltoall([mine, length, MPI.BYTE], [got, length, MPI.BYTE])

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Software that others wrote, between guests: all of them run this program, and guest 0 runs the tests. Prints KTAP.
+"""Runs third-party software between guests. All guests run this program, and guest 0 runs the tests. Prints KTAP.
 
 usage: run.py [short] [good] [PART...]: with `good`, no test has a bad network. The parts are contents, efa4, perftest, libfabric and mpi,
-or with more than two guests soak and mpi; without any, all of them. One more, inline, needs rdma-core 65
+or with more than two guests soak and mpi; the default is all of them. A further part, inline, needs rdma-core 65
 """
 
 import contextlib
@@ -23,28 +23,28 @@ from selftest import Failed, Suite, emulator, equal, wait_until
 
 FOLDER = Path(__file__).resolve().parent
 CONTENTS_PORT, EFA4_PORT = 7100, 7101
-# What two guests do, and what more of them do.
+# Parts for two guests, and for more than two.
 PARTS, MORE_PARTS = ("contents", "efa4", "perftest", "libfabric", "mpi"), ("soak", "mpi")
-# What two guests do if their userland can.
+# Parts for two guests with a userland that supports them.
 NEXT_PARTS = ("inline",)
 
 
 def contents(lossy):
-    """Our own program, whose results become subtests."""
+    """Runs contents.py; its results become subtests."""
     program = FOLDER / "contents.py"
     environment = {"EFA_LOSS": "1"} if lossy else {}
     return guests.pair([program, "serve"], [program, "test", guests.name(1)], CONTENTS_PORT, environment)
 
 
 def efa4(short):
-    """What only the newest devices have; its results become subtests."""
+    """Runs efa4.py, which needs the newest devices; its results become subtests."""
     program = FOLDER / "efa4.py"
     environment = {"EFA_OPERATIONS": "2000"} if short else {}
     return guests.pair([program, "serve"], [program, "test", guests.name(1)], EFA4_PORT, environment)
 
 
 def wrong_bits_of_ours():
-    """Each case of ours that looks at contents fails if one bit of each packet is wrong."""
+    """Fails unless every case of contents.py fails when one bit of each packet is wrong."""
     with conditions.applied(conditions.WRONG_BITS):
         try:
             output = contents(False)
@@ -55,7 +55,7 @@ def wrong_bits_of_ours():
 
 
 def wrong_bits_of_libfabric():
-    """So does fi_pingpong, where libfabric adds nothing of its own that could be wrong instead."""
+    """Fails unless fi_pingpong reports wrong bits, with kinds of endpoints for which libfabric adds no data of its own to packets."""
     with conditions.applied(conditions.WRONG_BITS):
         for options in (libfabric.DIRECT, libfabric.DGRAM):
             try:
@@ -67,7 +67,7 @@ def wrong_bits_of_libfabric():
 
 
 def soak():
-    """Many messages between all guests, on a network that is bad in every way."""
+    """Sends many messages between all guests, on a network with loss and reordering."""
     program, others = FOLDER / "contents.py", range(1, guests.GUESTS)
     with contextlib.ExitStack() as stack:
         stack.enter_context(conditions.applied(conditions.LOSS_AND_REORDERING))
@@ -80,7 +80,7 @@ def soak():
 
 
 def with_subtests(test):
-    """A test whose program may print KTAP: its lines, also if it fails, are those of subtests."""
+    """Wraps a test with a program that may print KTAP. The wrapper prints its lines as those of subtests, also if the test fails."""
 
     def show(output):
         print("".join(f"  {line}\n" for line in output.splitlines()), end="", flush=True)
@@ -96,12 +96,12 @@ def with_subtests(test):
 
 
 def device():
-    """The name of the first RDMA device, which is alike on all guests."""
+    """Returns the name of the first RDMA device, which is the same on all guests."""
     return sorted(os.listdir("/sys/class/infiniband"))[0]
 
 
 def tests(parts, short, condition):
-    """The tests of a kind of network, as names and functions."""
+    """Yields the tests for a condition of the network as names and functions."""
     lossy = condition.lossy
     if guests.GUESTS == 2:
         if "contents" in parts:
@@ -121,15 +121,15 @@ def tests(parts, short, condition):
 
 
 def left_on(number):
-    """The resources that a device has, without event queues, and how many protocol errors it saw."""
+    """Returns a device's resources, without event queues, and its number of protocol errors."""
     state = emulator.send({"command": "state", "device": number})
     return {kind: count for kind, count in state["resources"].items() if count and kind != "eq"}, state["protocol_errors"]
 
 
 def left_behind():
-    """No device has anything left, or saw what a correct driver never does."""
+    """Fails if a device has resources left, or has detected a protocol error."""
     for number in range(len(emulator.send({"command": "devices"}))):
-        # A program that was killed as its test had failed, which a wrong bit makes it do, may still be about to end.
+        # A program that was killed because its test had failed, as with wrong bits, may not have ended yet.
         wait_until(lambda number=number: not left_on(number)[0], f"device {number} has nothing left")
         equal(left_on(number)[1], 0, f"protocol errors of device {number}")
 
@@ -137,7 +137,7 @@ def left_behind():
 def main(parts, short, good):
     suite = Suite()
     for condition in (conditions.GOOD, *([] if good else conditions.BAD)):
-        # The short form has one program that checks contents.
+        # In the short form, only contents.py runs on bad networks.
         chosen = parts if condition is conditions.GOOD or not short else ["contents"]
         for name, test in tests(chosen, short, condition):
 

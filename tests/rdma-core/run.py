@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Runs the tests of rdma-core's authors on the first RDMA device, as they are in Debian's package.
+"""Runs rdma-core's own tests, as packaged by Debian, on the first RDMA device.
 
-Each has to end as the list says: `expected`, or another of this folder. Prints KTAP; what came out also goes to a file, to be compared
-with that of another driver.
+Each result has to match the list: `expected`, or another one of this folder. Prints KTAP. Also writes the results to a file, for
+comparison with those of another driver.
 """
 
 import collections
@@ -28,27 +28,27 @@ from patience import PATIENCE
 
 EXPECTED = "expected"
 PACKAGED = Path("/usr/share/doc/rdma-core/tests")
-# Another vendor's own interface: on any other device all of these skip.
+# Tests of another vendor's interface. On any other device all of them skip themselves.
 LEFT_OUT = "test_mlx5*"
 
 PASS, SKIP, DRAW, FAIL, TIMEOUT = "pass", "skip", "draw", "fail", "timeout"
 LISTED = (PASS, SKIP, DRAW)
 
-# How often a test is run that draws values at random. What it draws is the same each time that this program runs.
+# Number of runs of a test that draws random values. The values are the same each time that this program runs.
 DRAWS = 8
-# Where the tests have the seconds that they wait for a completion, which are 10: less than a busy host may need.
+# Module and name of the tests' timeout for a completion in seconds. Its value of 10 may be too low on a busy host.
 COMPLETION_LIMIT = "tests.utils", "POLL_CQ_TIMEOUT"
 
-# `reason` is a skipped test's own text. `more` helps to understand it: a failure's text, or the end of each draw.
+# `reason` is a skipped test's own text. `more` has details: a failure's text, or the outcome of each draw.
 Result = collections.namedtuple("Result", "outcome reason more", defaults=("", ""))
 
 
 class BadList(Exception):
-    """The list is not as it should be; says where and why."""
+    """The list is invalid; has the line and the reason."""
 
 
 def read_list(text):
-    """The tests of the list by name: each line has an outcome, a test and, unless it passes, the reason."""
+    """Returns the tests of the list by name. Each line has an outcome, a test and, unless it passes, the reason."""
     tests = {}
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split(None, 2)
@@ -66,12 +66,12 @@ def read_list(text):
 
 
 def line_of(name, result):
-    """A line of the list."""
+    """Returns a test's line of the list."""
     return f"{result.outcome:<8}{name} {result.reason}".rstrip()
 
 
 def of_draws(results):
-    """The result of a test that was run several times, up to the first time that it neither passed nor skipped."""
+    """Returns the result of a test that was run several times, until a run neither passed nor skipped itself."""
     *_, last = results
     if last.outcome not in (PASS, SKIP):
         return last
@@ -84,7 +84,7 @@ def of_draws(results):
 
 
 class OutOfTime(BaseException):
-    """A test did not end in time. The tests' own handlers are for `Exception`."""
+    """A test did not end in time. No `Exception`, because the tests handle these themselves."""
 
 
 class Alarm:
@@ -92,7 +92,7 @@ class Alarm:
 
     def __init__(self, seconds):
         self.seconds = seconds
-        # The functions that it has interrupted, outermost first; none if it has not.
+        # The functions on the stack at the first interruption, outermost first; empty without one.
         self.interrupted = []
 
     def ring(self, _, frame):
@@ -136,7 +136,7 @@ def run(case, name, device):
 
 
 def unpack(folder):
-    """Copies the tests. Debian compresses larger files of what it takes for documentation, which Python can't import."""
+    """Copies the tests, decompressed for Python. Debian treats them as documentation, and compresses its larger files."""
     for source in PACKAGED.iterdir():
         if not source.is_file() or source.match(LEFT_OUT):
             continue
@@ -146,7 +146,7 @@ def unpack(folder):
 
 
 def load(folder, device):
-    """The test cases by name, for a device; loaded as by the tests' own program."""
+    """Loads the test cases for a device, as the tests' own program does; returns them by name."""
     sys.path.insert(0, str(folder))
     from args_parser import parser
 
@@ -167,7 +167,7 @@ def load(folder, device):
 
 
 def wait_longer():
-    """Has the tests wait for completions as long as everything else here waits for what does not hang."""
+    """Makes the tests wait for completions for PATIENCE, as all other waits do."""
     module, name = COMPLETION_LIMIT
     if not hasattr(sys.modules.get(module), name):
         raise ImportError(f"{module} has no {name}: the tests have another limit for a completion")
@@ -177,7 +177,7 @@ def wait_longer():
 def report(number, name, wanted, got):
     """Prints the line of a test; returns whether it ended as listed."""
     if wanted and (wanted.outcome, wanted.reason) == (got.outcome, got.reason):
-        # What did not run through to its end is no pass.
+        # A test that did not run to its end does not count as passed.
         print(f"ok {number} {name}" + (f" # SKIP {wanted.reason}" if wanted.outcome == SKIP else ""), flush=True)
         return True
     print(f"# {name}: " + (f"listed as: {line_of(name, wanted)}" if wanted else "is not in the list"))
@@ -188,12 +188,12 @@ def report(number, name, wanted, got):
 
 
 def run_all(listed, device):
-    """Runs all tests and those that are only in the list; returns the results by name, and whether all are as listed."""
+    """Runs all tests, and reports tests that only the list has; returns the results by name, and whether all are as listed."""
     with tempfile.TemporaryDirectory() as folder:
         unpack(Path(folder))
         cases = load(Path(folder), device)
         names = [*cases, *(name for name in listed if name not in cases)]
-        # One more: what the tests have left behind.
+        # One more, for resources that the tests have left behind.
         print(f"KTAP version 1\n1..{len(names) + 1}", flush=True)
         results, good = {}, True
         for number, name in enumerate(names, 1):
@@ -219,7 +219,7 @@ def child(file, expected):
 
 
 def left_behind():
-    """What the device still has, and what a correct driver never does to it. Nothing where the device is a real one."""
+    """Returns the device's remaining resources, and whether it has detected protocol errors. Empty for a real device."""
     import selftest
 
     if not selftest.emulator:
@@ -230,8 +230,8 @@ def left_behind():
 
 
 def main(file, expected):
-    """Runs the tests and looks at what they have left behind; returns the exit status."""
-    # In a process of its own: what its tests leave open ends with it. The order in sets of texts is a draw, too.
+    """Runs the tests and checks for resources that they have left behind; returns the exit status."""
+    # In a child process: its end closes all that its tests leave open. The hash seed is fixed, as the order in sets is random, too.
     command = [sys.executable, __file__, "--child", file, expected]
     with open(f"{file}.stderr", "w") as errors:
         status = subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": "0"}, stderr=errors, check=False).returncode

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""The provider of samples/null_rdma: what programs see of it, and its removal."""
+"""Tests of the provider of samples/null_rdma: its interface to programs, and its removal."""
 
 import json
 import os
@@ -33,12 +33,12 @@ def run(*command):
 
 
 def remove_under(context):
-    """Removes the module while a program has its device open. It must not wait for the program to close that."""
+    """Removes the module while a program has its device open. The removal must not wait for the program to close it."""
     with subprocess.Popen(["rmmod", "null_rdma"]) as process:
         try:
             wait_until(lambda: process.poll() is not None, "the end of rmmod while the device is open")
         except Failed:
-            # What rmmod waits for.
+            # Ends rmmod's wait.
             context.close()
             raise
     equal(process.returncode, 0, "exit status of rmmod")
@@ -56,7 +56,7 @@ def after():
 
 
 def opened():
-    """Its device, open and usable."""
+    """Opens the device and creates a context."""
     (name,) = os.listdir(PARENT / "infiniband_verbs")
     wait_until(lambda: os.path.exists(f"/dev/infiniband/{name}"), name)
     context = Context(f"/dev/infiniband/{name}")
@@ -117,7 +117,7 @@ def unloaded():
     equal(struct.unpack("<QII", os.read(context.async_fd, 16))[1], DEVICE_FATAL, "event")
     for what in (context.alloc_pd, lambda: context.query_port(1)):
         equal(result_of(what), "EIO", "a call")
-    # It is gone, which is what was asked for.
+    # The object no longer exists, which is the requested result.
     equal(result_of(context.dealloc_pd, handle), "ok", "dealloc_pd")
     context.close()
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""The client of samples/rdma_exchange: it sends to itself, and its device is removed."""
+"""Tests of the client of samples/rdma_exchange: it sends to itself, and its device is removed."""
 
 import os
 import subprocess
@@ -15,9 +15,9 @@ from selftest import FUNCTIONS, Failed, Suite, emulator, equal, errno_name, wait
 MODULE = "/share/rdma_exchange.ko"
 RUN = Path("/sys/kernel/debug/rdma_exchange/run")
 ROUNDS = int(os.environ.get("EFA_ROUNDS") or 3)
-# More than are made before the removal of their device.
+# More messages than are sent before the removal of the device.
 ENDLESS = 10_000_000
-# Bytes that a device has sent by when a command is certainly being run.
+# Bytes that a device has sent once a command is certainly in progress.
 MOVING = 1 << 16
 
 suite = Suite()
@@ -45,7 +45,7 @@ def after():
 
 
 def command(*words):
-    """Runs a command; returns how it ends."""
+    """Runs a command; returns `ok` or the name of its errno."""
     try:
         # Unbuffered: a command is one write.
         with open(RUN, "wb", buffering=0) as file:
@@ -56,7 +56,7 @@ def command(*words):
 
 
 def opened(pairs):
-    """Opens a session that talks to itself; returns the device that it is on."""
+    """Opens a session that is its own peer; returns its device."""
     equal(command("open", pairs), "ok", "open")
     answer = RUN.read_text().split()
     equal(command("meet", *answer), "ok", "meet")
@@ -105,12 +105,12 @@ def alone():
 
 
 def sent(function):
-    """Bytes that a device has sent."""
+    """Returns the number of bytes that a device has sent."""
     return emulator.send({"command": "counters"})["devices"][function.number]["tx_bytes"]
 
 
 def ends(how, *words):
-    """A command that is being run ends with EIO when something happens; the next device can be used then."""
+    """Runs a command, and calls how() on its device meanwhile; fails unless the command ends with EIO. Returns the device."""
     function, results = opened(4), []
     thread = threading.Thread(target=lambda: results.append(command(*words)))
     before = sent(function)
@@ -118,7 +118,7 @@ def ends(how, *words):
     wait_until(lambda: sent(function) > before + MOVING, "data moves")
     how(function)
     wait_until(lambda: not thread.is_alive(), "the end of the command")
-    # One that had only missed completions would end with ETIMEDOUT.
+    # A command that had only missed completions would end with ETIMEDOUT.
     equal(results, ["EIO"], "how the command ends")
     return function
 
