@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! A safe layer over the RDMA core. This side is for drivers that provide an `ib_device`. `client`, with the
-//! `cfg` `rdma_client`, is for kernel clients that use one.
+//! A safe layer over the RDMA core. This module is for drivers that provide an `ib_device`;
+//! `client`, with the `cfg` `rdma_client`, is for kernel clients that use devices.
 //!
-//! A driver implements [`Provider`] and one trait for each kind of object that it supports: [`Ucontext`],
-//! [`ProtectionDomain`], [`AddressHandle`], [`CompletionQueue`], [`QueuePair`], [`CompletionCounter`],
-//! [`MemoryRegion`]. [`Absent`] stands for a kind that it does not support. A [`Registration`] registers them
-//! with the core. What a provider does not implement is not in its `ib_device_ops`.
+//! A driver implements [`Provider`] and one trait for each kind of object that it supports:
+//! [`Ucontext`], [`ProtectionDomain`], [`AddressHandle`], [`CompletionQueue`], [`QueuePair`],
+//! [`CompletionCounter`], [`MemoryRegion`]. [`Absent`] stands for an unsupported kind. A
+//! [`Registration`] registers a device with the core. Methods that a provider lacks are not in its
+//! `ib_device_ops`.
 //!
-//! The lifetime `'a` is everywhere that of the data of a registration. In a driver, this is the binding of its
-//! device. Objects may borrow from it. They are destroyed before it ends, even if programs still have the device
-//! open.
+//! The lifetime `'a` is that of a registration's data: in a driver, the binding of its device.
+//! Objects may borrow from the data. They are destroyed before `'a` ends, even if programs have the
+//! device open.
 //!
-//! Each kind of object has a file with its attributes, its trait, and the callbacks through which the core
-//! uses the trait. [`ops`] has the table of the callbacks. The files `kernel_*` have those that only clients
-//! in the kernel use. Nothing here depends on EFA; it is written as `rust/kernel/rdma` might be.
+//! Each kind of object has a file with its attributes, its trait, and the trait's callbacks for the
+//! core. [`ops`] has the table of the callbacks. The files `kernel_*` have those for kernel clients
+//! only. Nothing here depends on EFA, so it could be `rust/kernel/rdma`.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 

@@ -23,7 +23,7 @@ use crate::ffi;
 
 /// Attributes of a new address handle.
 pub(crate) struct AhInitAttr {
-    /// Address of the peer; zeroes unless the caller gives a global route.
+    /// GID of the peer; zeroes unless the caller specifies a global route.
     pub(crate) dgid: Gid,
     /// Whether the caller may sleep.
     pub(crate) sleepable: bool,
@@ -32,7 +32,7 @@ pub(crate) struct AhInitAttr {
 impl AhInitAttr {
     fn from_raw(attr: &ffi::rdma_ah_attr, flags: u32) -> Self {
         let dgid = (&raw const attr.grh.dgid).cast::<Gid>();
-        // SAFETY: A GID is 16 bytes, however they are looked at.
+        // SAFETY: All variants of `ib_gid` are 16 bytes, as is `Gid`.
         let dgid = unsafe { dgid.read() };
         Self {
             dgid,
@@ -83,7 +83,7 @@ impl<P: Provider> Ops<P> {
             let (pd, device) = unsafe { Self::object(pd) };
             // SAFETY: By the contract, the attributes are valid.
             let init_attr = unsafe { &*init_attr };
-            // SAFETY: The core sets the pointer to attributes that are valid as long.
+            // SAFETY: The core sets the pointer to attributes that are valid during the call.
             let attr = AhInitAttr::from_raw(unsafe { &*init_attr.ah_attr }, init_attr.flags);
             // SAFETY: By the contract, `udata` is null or valid during the call.
             let udata = unsafe { Udata::from_raw(udata) };

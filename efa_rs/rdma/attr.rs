@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Attributes of devices and ports, as providers give them.
+//! Attributes of devices and ports that providers report.
 
 use core::mem::MaybeUninit;
 
 use crate::ffi;
 
-/// Attributes of a device; those that are not here are zero.
+/// Attributes of a device. Fields of `ib_device_attr` that are missing here are zero.
 ///
 /// The names are those of `struct ib_device_attr`.
 ///
@@ -25,7 +25,7 @@ use crate::ffi;
 pub(crate) struct DeviceAttr {
     /// Largest memory region in bytes.
     pub(crate) max_mr_size: u64,
-    /// Page sizes that a memory region may have: each is its own bit.
+    /// Page sizes that a memory region may have, as a bit mask of the sizes.
     pub(crate) page_size_cap: u64,
     /// PCI vendor id.
     pub(crate) vendor_id: u32,
@@ -33,27 +33,27 @@ pub(crate) struct DeviceAttr {
     pub(crate) vendor_part_id: u32,
     /// Version of the hardware.
     pub(crate) hw_ver: u32,
-    /// Queue pairs.
+    /// Limit on queue pairs.
     pub(crate) max_qp: u32,
-    /// Outstanding work requests in a queue.
+    /// Limit on outstanding work requests in a queue.
     pub(crate) max_qp_wr: u32,
-    /// Buffers in a send work request.
+    /// Limit on buffers in a send work request.
     pub(crate) max_send_sge: u32,
-    /// Buffers in a receive work request.
+    /// Limit on buffers in a receive work request.
     pub(crate) max_recv_sge: u32,
-    /// Buffers in an RDMA read work request.
+    /// Limit on buffers in an RDMA read work request.
     pub(crate) max_sge_rd: u32,
-    /// Completion queues.
+    /// Limit on completion queues.
     pub(crate) max_cq: u32,
-    /// Entries in a completion queue.
+    /// Limit on entries in a completion queue.
     pub(crate) max_cqe: u32,
-    /// Memory regions.
+    /// Limit on memory regions.
     pub(crate) max_mr: u32,
-    /// Protection domains.
+    /// Limit on protection domains.
     pub(crate) max_pd: u32,
-    /// Address handles.
+    /// Limit on address handles.
     pub(crate) max_ah: u32,
-    /// Partitions.
+    /// Limit on partitions.
     pub(crate) max_pkeys: u16,
 }
 
@@ -132,7 +132,7 @@ pub(crate) enum PortWidth {
     X12 = ffi::ib_port_width_IB_WIDTH_12X,
 }
 
-/// Attributes of a port; those that are not here are zero.
+/// Attributes of a port. Fields of `ib_port_attr` that are missing here are zero.
 ///
 /// The names are those of `struct ib_port_attr`.
 ///
@@ -163,19 +163,19 @@ pub(crate) struct PortAttr {
     pub(crate) state: PortState,
     /// Physical state.
     pub(crate) phys_state: PortPhysState,
-    /// Largest payload of a packet in bytes, as hardware allows.
+    /// Largest payload of a packet in bytes that the hardware allows.
     pub(crate) max_mtu: u32,
-    /// Largest payload of a packet in bytes.
+    /// Largest payload of a packet in bytes at present.
     pub(crate) active_mtu: u32,
     /// Largest message in bytes.
     pub(crate) max_msg_sz: u32,
-    /// Entries in the GID table.
+    /// Number of entries in the GID table.
     pub(crate) gid_tbl_len: u8,
-    /// Entries in the partition table.
+    /// Number of entries in the partition table.
     pub(crate) pkey_tbl_len: u16,
     /// LID mask control.
     pub(crate) lmc: u8,
-    /// Virtual lanes.
+    /// Number of virtual lanes.
     pub(crate) max_vl_num: u8,
     /// Number of lanes.
     pub(crate) active_width: PortWidth,
@@ -184,10 +184,10 @@ pub(crate) struct PortAttr {
 }
 
 impl PortAttr {
-    /// Writes the attributes where the core wants them.
+    /// Writes the attributes to the core's structure.
     pub(super) fn fill(&self, attr: &mut ffi::ib_port_attr) {
         attr.state = self.state as ffi::ib_port_state;
-        // CAST: The states, widths and speeds fit the fields that the core has for them.
+        // CAST: State, width and speed fit in the core's fields.
         attr.phys_state = self.phys_state as u8;
         attr.active_width = self.active_width as u8;
         attr.active_speed = self.active_speed as u16;
@@ -201,13 +201,13 @@ impl PortAttr {
     }
 }
 
-/// Returns the largest MTU of the InfiniBand specification that is not over `bytes`.
+/// Returns the largest MTU of the InfiniBand specification up to `bytes`, but at least 256 bytes.
 fn mtu(bytes: u32) -> ffi::ib_mtu {
     // SAFETY: The function has no precondition.
     unsafe { ffi::efa_ib_mtu_int_to_enum(bytes.try_into().unwrap_or(i32::MAX)) }
 }
 
-/// What is below the transport.
+/// Link layer below the transport.
 #[derive(Clone, Copy)]
 #[repr(u32)]
 pub(crate) enum LinkLayer {

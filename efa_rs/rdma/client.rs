@@ -2,40 +2,40 @@
 
 //! A safe layer over the RDMA core, for kernel clients, which use devices through the verbs.
 //!
-//! A client implements [`Client`], and keeps a [`Registration`] as long as it is loaded. For each [`Device`] it
-//! is asked for its data, which lives until the device or the client is removed. On a device it creates a [`Pd`],
-//! and what belongs to one: a [`Buffer`], an [`AddressHandle`], a [`FastRegion`] of a buffer, a [`QueuePair`];
-//! and the [`CompletionQueue`] of queue pairs.
+//! A client implements [`Client`], and keeps a [`Registration`] while it is loaded. For each
+//! [`Device`] it creates its data, which lives until the device or the client is removed. On a
+//! device it creates a [`Pd`], and the objects of a domain: [`Buffer`], [`AddressHandle`],
+//! [`FastRegion`] of a buffer, [`QueuePair`]. Queue pairs need a [`CompletionQueue`].
 //!
 //! # Lifetimes
 //!
-//! The lifetime `'a` is everywhere the presence of a device: from the client's add callback until its remove
-//! callback drops the device. All of the above borrows from the device for that long and cannot be kept for longer.
-//! An object holds references to the objects that it needs. The protection domain therefore lives at least as
-//! long as the queue pair, and they may be dropped in any order.
+//! The lifetime `'a` is always the presence of a device: from the client's add callback until its
+//! remove callback drops the device. The objects above borrow the device for `'a`. Each holds
+//! references to the objects that it needs. A protection domain therefore outlives its queue pairs,
+//! and they may be dropped in any order.
 //!
-//! The hardware uses memory long after the function that posted the work request has returned. A work request
-//! in flight therefore keeps its buffer, region and address handle; its [`Completion`] returns them. What has
-//! not completed is kept until the queue pair is destroyed, after which the device uses none of it. As the
-//! device may write to a buffer at any time, there are no references to what is in there, just copies.
+//! The device uses memory long after the post function has returned. A work request in flight
+//! therefore holds its buffer, region and address handle; its [`Completion`] returns them. Without
+//! a completion, they are held until the queue pair is destroyed, after which the device no longer
+//! uses them. As the device may write to a buffer at any time, its content is only copied.
 //!
 //! # Leaks
 //!
-//! Safe code may leak objects, by [`core::mem::forget`] or a circle of references. What is leaked is destroyed
-//! when the device is removed, after the client's data was dropped, and the log states the number of objects. Their
-//! completion handlers are not called any more then, and never dropped, as they may know of what was destroyed. The
-//! memory of buffers that were leaked is lost. The same happens with an object that the provider fails to destroy,
-//! which the core calls a bug: what it needs is leaked.
+//! Safe code may leak objects, by [`core::mem::forget`] or a reference cycle. Leaked objects are
+//! destroyed when the device is removed, after the client's data was dropped, and their number is
+//! logged. Their completion handlers are no longer called then, and never dropped, as they may
+//! refer to destroyed objects. The memory of leaked buffers is lost. If the provider fails to
+//! destroy an object, which the core calls a bug, its dependencies are leaked.
 //!
-//! # What is trusted
+//! # Trust
 //!
-//! The provider of the device: that it completes each work request once, and calls and writes nothing any more
-//! on behalf of what it has destroyed. A completion of what was not posted, or has completed already, is dropped.
+//! The provider is trusted to complete each work request once, and not to call handlers or write
+//! memory for destroyed objects. Completions of unposted or completed work requests are dropped.
 //!
 //! # Examples
 //!
-//! A client that sends a message with each device that has EFA's reliable datagrams. The whole of one is
-//! `samples/rdma_exchange`.
+//! A client that sends a message on each device that has EFA's reliable datagrams. A complete
+//! client is `samples/rdma_exchange`.
 //!
 //! ```ignore
 //! struct Greeter;
@@ -58,7 +58,7 @@
 //!             let peer = Peer { ah: &ah, qpn: PEER_QPN, qkey: ATTR.qkey };
 //!             let buffer = Buffer::new(&pd, 4096)?;
 //!             buffer.write(0, b"hello")?;
-//!             // The buffer and the address handle may go from here on: the work request has them.
+//!             // The buffer and the address handle may be dropped: the work request holds both.
 //!             qp.post_send(0, peer, Slice::new(&buffer, 0, 5)?, Operation::Send)?;
 //!             Ok(Ok::<_, Error>(qp))
 //!         })

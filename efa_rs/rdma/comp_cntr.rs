@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Completion counters: how much of what queue pairs were asked for has ended, and how.
+//! Completion counters, which count successful and failed operations of queue pairs.
 
 use core::marker::PhantomData;
 
@@ -27,8 +27,7 @@ use super::{
 };
 use crate::ffi;
 
-/// What a completion counter can count of a queue pair: a set of
-/// `enum ib_qp_attach_comp_cntr_op`.
+/// Operations that a completion counter counts: a set of `enum ib_qp_attach_comp_cntr_op`.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct QpAttachOps(u32);
 
@@ -57,7 +56,7 @@ impl QpAttachOps {
         self.0 & other.0 == other.0
     }
 
-    /// Returns these, and `other` if the condition holds.
+    /// Returns the union with `other` if the condition holds, else this set.
     ///
     /// # Examples
     ///
@@ -80,18 +79,18 @@ impl QpAttachOps {
 /// The two values of a completion counter.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CompCntrEntry {
-    /// How much has ended well.
+    /// Number of successful operations.
     Comp,
-    /// How much has failed.
+    /// Number of failed operations.
     Err,
 }
 
-/// How a value of a completion counter is to be changed.
+/// Modification of a value of a completion counter.
 #[derive(Clone, Copy)]
 pub(crate) enum CompCntrModifyOp {
-    /// To this.
+    /// Sets the value to this.
     Set(u64),
-    /// By this.
+    /// Increments the value by this.
     Inc(u64),
 }
 
@@ -115,14 +114,14 @@ impl CompCntrModifyOp {
     }
 }
 
-/// What completion counters of a device can do.
+/// Capabilities of a device's completion counters.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct CompCntrCaps {
-    /// How many there can be.
+    /// Limit on completion counters.
     pub(crate) max_counters: u32,
-    /// The largest value, after which the next one is 0.
+    /// Largest value, after which a counter wraps to 0.
     pub(crate) max_value: u64,
-    /// What they can count.
+    /// Operations that can be counted.
     pub(crate) supported_qp_attach_ops: QpAttachOps,
 }
 
@@ -143,7 +142,7 @@ impl<'a> CompCntrInitAttr<'_, 'a> {
     ///
     /// # Errors
     ///
-    /// - [`EINVAL`] if there is none, or less than `size` bytes.
+    /// - [`EINVAL`] if there is no such attribute, or less memory than `size` bytes.
     /// - Those of pinning memory.
     pub(crate) fn buffer(&self, attribute: u16, size: usize) -> Result<Umem<'a>> {
         // CAST: An access flag.
@@ -160,7 +159,7 @@ impl<'a> CompCntrInitAttr<'_, 'a> {
 /// A completion counter for queue pairs of a device of the provider `P`.
 #[vtable]
 pub(crate) trait CompletionCounter<'a, P: Provider>: Sized + Send + Sync {
-    /// Returns what completion counters can do.
+    /// Returns the capabilities of completion counters.
     fn caps(_device: &Device<P::Data<'a>>) -> CompCntrCaps {
         CompCntrCaps::default()
     }
@@ -191,7 +190,7 @@ pub(crate) trait CompletionCounter<'a, P: Provider>: Sized + Send + Sync {
         Err(EOPNOTSUPP)
     }
 
-    /// Destroys the counter, which is not attached any more.
+    /// Destroys the counter, which is no longer attached.
     fn destroy(&self, _device: &Device<P::Data<'a>>) {}
 }
 
@@ -204,7 +203,7 @@ impl<P: Provider> Ops<P> {
     pub(super) const HAS_COMP_CNTR: bool =
         <P::CompCntr<'static> as CompletionCounter<'static, P>>::HAS_CREATE;
 
-    /// Returns what completion counters can do.
+    /// Returns the capabilities of completion counters.
     ///
     /// # Safety
     ///

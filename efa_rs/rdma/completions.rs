@@ -32,7 +32,7 @@ use crate::{
     },
 };
 
-/// A queue pair, as completions name it. It may outlive the queue pair, which then has no more completions.
+/// Reference of completions to a queue pair. A destroyed queue pair has no more completions.
 pub(crate) struct QpRef(AtomicPtr<ffi::ib_qp>);
 
 impl QpRef {
@@ -45,42 +45,42 @@ impl QpRef {
         Ok(Arc::new(Self(AtomicPtr::new(qp.as_ptr())), GFP_KERNEL)?)
     }
 
-    /// Forgets the queue pair. No completion that is added from now on names it.
+    /// Clears the reference. No completion of the queue pair is added from now on.
     pub(super) fn forget(&self) {
         self.0.store(null_mut(), Relaxed);
     }
 }
 
-/// How a work request of a queue pair ended.
+/// Result of a work request of a queue pair.
 pub(crate) struct WorkCompletion<'c> {
-    /// Its queue pair.
+    /// Queue pair of the work request.
     pub(crate) qp: &'c QpRef,
-    /// The port of the queue pair.
+    /// Port of the queue pair.
     pub(crate) port_num: u8,
-    /// How it ended.
+    /// Status of the work request.
     pub(crate) status: WcStatus,
-    /// The status in the device's own terms.
+    /// Device-specific error code.
     pub(crate) vendor_err: u32,
 }
 
-/// What was received.
+/// Details of a received message.
 pub(crate) struct Received {
-    /// Bytes.
+    /// Length in bytes.
     pub(crate) byte_len: u32,
     /// Queue pair of the peer.
     pub(crate) src_qp: u32,
     /// LID of the peer, or the device's substitute for it.
     pub(crate) slid: u16,
-    /// Whether the peer has written to memory, instead of sending to the buffer.
+    /// Whether the peer has written to memory by RDMA, instead of sending to the buffer.
     pub(crate) is_rdma_write: bool,
     /// Immediate data, if there is any.
     pub(crate) imm_data: Option<u32>,
 }
 
-/// Room for completions that a client asks for.
+/// Room for the completions that a client polls.
 pub(crate) struct WorkCompletions<'w> {
     room: &'w mut [MaybeUninit<ffi::ib_wc>],
-    /// Completions in it.
+    /// Number of completions in `room`.
     count: usize,
 }
 
@@ -89,7 +89,7 @@ impl<'w> WorkCompletions<'w> {
     ///
     /// # Safety
     ///
-    /// `wc` must point to room for `count` completions, valid for the lifetime that the caller gives the
+    /// `wc` must point to room for `count` completions, valid for the lifetime of the returned
     /// value.
     pub(super) unsafe fn new(wc: *mut ffi::ib_wc, count: c_int) -> Self {
         let room: &mut [_] = match usize::try_from(count) {
@@ -100,7 +100,7 @@ impl<'w> WorkCompletions<'w> {
         Self { room, count: 0 }
     }
 
-    /// Returns how many there are.
+    /// Returns the number of completions.
     pub(super) fn count(&self) -> usize {
         self.count
     }
@@ -123,7 +123,7 @@ impl<'p> WcPlace<'p, '_> {
         self.fill(request, opcode, completion);
     }
 
-    /// Completes a receive work request that has received something.
+    /// Completes a receive work request that has received a message.
     #[inline]
     pub(crate) fn receive(
         self,
@@ -143,14 +143,14 @@ impl<'p> WcPlace<'p, '_> {
         wc.src_qp = received.src_qp;
         wc.slid = received.slid.into();
         if let Some(imm_data) = received.imm_data {
-            // SAFETY: All variants are numbers.
+            // SAFETY: All variants of the union are integers.
             unsafe { (&raw mut wc.ex).cast::<u32>().write(imm_data.to_be()) };
-            // CAST: A flag of a few bits.
+            // CAST: The flag fits in a `c_int`.
             wc.wc_flags = ffi::ib_wc_flags_IB_WC_WITH_IMM as c_int;
         }
     }
 
-    /// Fills the place, unless the queue pair is gone.
+    /// Fills the place, unless the queue pair was destroyed.
     #[inline]
     fn fill(
         self,
@@ -166,9 +166,9 @@ impl<'p> WcPlace<'p, '_> {
         let place = room.get_mut(*count)?;
         *count += 1;
         *place = MaybeUninit::zeroed();
-        // SAFETY: All zeroes are a completion.
+        // SAFETY: All zeroes are a valid completion.
         let wc = unsafe { place.assume_init_mut() };
-        // SAFETY: All variants are as large, and numbers or pointers.
+        // SAFETY: Both variants of the union, an integer and a pointer, have 64 bits.
         unsafe {
             (&raw mut wc.__bindgen_anon_1)
                 .cast::<u64>()

@@ -32,7 +32,7 @@ use super::{
 };
 use crate::ffi;
 
-/// The context of a process, of a device of the provider `P`.
+/// A process's context of a device of the provider `P`.
 #[vtable]
 pub(crate) trait Ucontext<'a, P: Provider>: Sized + Send + Sync {
     /// Creates a context for a process that opens the device.
@@ -40,7 +40,7 @@ pub(crate) trait Ucontext<'a, P: Provider>: Sized + Send + Sync {
         Err(EOPNOTSUPP)
     }
 
-    /// Destroys the context. Nothing that was made in it is left.
+    /// Destroys the context. Its objects were destroyed before.
     fn dealloc(&self, _device: &Device<P::Data<'a>>) {}
 }
 
@@ -49,8 +49,8 @@ impl<'a, P: Provider> Ucontext<'a, P> for Absent {}
 
 /// The context that a verb is called in.
 ///
-/// `'a` is the lifetime of the registration. It is invariant, because what processes map must be valid
-/// for no less.
+/// `'a` is the lifetime of the registration. It is invariant, because memory that processes map
+/// must be valid for at least as long.
 pub(crate) struct Context<'c, 'a, P: Provider> {
     data: &'c P::Ucontext<'a>,
     keys: &'c Arc<MmapKeys>,
@@ -63,7 +63,7 @@ impl<'c, 'a, P: Provider> Context<'c, 'a, P> {
         self.data
     }
 
-    /// Lets the process map memory, all of it or parts.
+    /// Lets the process map memory, as a whole.
     ///
     /// # Errors
     ///
@@ -79,7 +79,7 @@ impl<'c, 'a, P: Provider> Context<'c, 'a, P> {
 pub(super) struct Data<T> {
     #[pin]
     data: T,
-    // Declared after the data, whose entries are removed by these keys.
+    // Declared after `data`: dropped later, as these keys remove the entries in `data`.
     keys: OpenKeys,
 }
 
@@ -153,7 +153,7 @@ impl<P: Provider> Ops<P> {
         unsafe { Self::destroy(context) };
     }
 
-    /// Tells the core that the provider lets it disassociate contexts.
+    /// Does nothing: its presence lets the core disassociate contexts.
     ///
     /// The core undoes the mappings before it calls this, and destroys the objects afterwards.
     ///

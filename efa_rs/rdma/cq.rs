@@ -37,14 +37,14 @@ use crate::ffi;
 #[cfg(kverbs)]
 use super::completions::WorkCompletions;
 
-/// Calls the completion handler of a queue. It may outlive the queue, and then does nothing.
+/// Completion events of a queue. They may outlive the queue, and then have no effect.
 #[pin_data]
 pub(crate) struct CqEvents {
     #[pin]
     cq: SpinLockIrq<Target>,
 }
 
-/// The queue, or null once it is gone.
+/// The queue, or null once its events were stopped.
 struct Target(*mut ffi::ib_cq);
 
 // SAFETY: The lock around it keeps the queue alive while it is used.
@@ -76,16 +76,16 @@ impl CqEvents {
             return;
         }
 
-        // SAFETY: The queue is there as long as the lock is held, which `forget` takes.
+        // SAFETY: The queue is valid while the lock is held, which `forget` takes.
         if let Some(handler) = unsafe { (*cq.0).comp_handler } {
-            // SAFETY: The queue is there as long as the lock is held, which `forget` takes.
+            // SAFETY: The queue is valid while the lock is held, which `forget` takes.
             let context = unsafe { (*cq.0).cq_context };
-            // SAFETY: A queue's handler expects the queue, which is there, and the context of the queue.
+            // SAFETY: The handler expects the queue, which is valid, and the queue's context.
             unsafe { handler(cq.0, context) };
         }
     }
 
-    /// Forgets the queue, which is not used any more when this returns.
+    /// Clears the pointer to the queue, which is no longer used when this returns.
     pub(super) fn forget(&self) {
         self.cq.lock().0 = core::ptr::null_mut();
     }
@@ -99,7 +99,7 @@ impl CqEvents {
 pub(crate) struct CqInitAttr<'c, 'a> {
     /// Number of entries, at least one.
     pub(crate) cqe: u32,
-    /// Vector for completion events, less than the device has.
+    /// Vector for completion events, below the number of vectors of the device.
     pub(crate) comp_vector: u32,
     /// Flags that the core defines.
     pub(crate) flags: u32,
@@ -111,7 +111,7 @@ pub(crate) struct CqInitAttr<'c, 'a> {
 }
 
 impl<'a> CqInitAttr<'_, 'a> {
-    /// Pins the memory that the process provides for the ring of `size` bytes, if it does.
+    /// Pins the memory for the ring of `size` bytes, if the process provides it.
     ///
     /// # Errors
     ///
@@ -133,7 +133,7 @@ impl<'a> CqInitAttr<'_, 'a> {
 pub(crate) struct KernelCqInitAttr<'c> {
     /// Number of entries, at least one.
     pub(crate) cqe: u32,
-    /// Vector for completion events, less than the device has.
+    /// Vector for completion events, below the number of vectors of the device.
     pub(crate) comp_vector: u32,
     /// Flags that the core defines.
     pub(crate) flags: u32,
@@ -251,9 +251,9 @@ impl<P: Provider> Ops<P> {
         let data = try_pin_init!(Data { data <- init, events: kept }? Error);
         // SAFETY: The caller guarantees that the queue is new, of the size of `ObjectOf`.
         let data = unsafe { ObjectOf::<P, _>::init(cq, data) }.inspect_err(|_| events.forget())?;
-        // SAFETY: The queue is valid. The core reads this after the creation only.
+        // SAFETY: The queue is valid. The core reads this field only after the creation.
         unsafe { (*cq).cqe = data.data.cqe().try_into().unwrap_or(c_int::MAX) };
-        // SAFETY: The core does not show the queue before its creation has ended.
+        // SAFETY: The core does not list the queue before its creation has ended.
         unsafe { ObjectOf::<P, _>::keep(cq, data.data.details()) };
         Ok(0)
     }
@@ -295,7 +295,7 @@ impl<P: Provider> Ops<P> {
         })
     }
 
-    /// Stops events of a completion queue, before the core frees what its handler uses.
+    /// Stops events of a completion queue, before the core frees the data of its handler.
     ///
     /// # Safety
     ///

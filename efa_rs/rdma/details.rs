@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Values of an object that `rdma resource show` prints besides those that the core knows.
+//! Values of an object that `rdma resource show` prints in addition to the core's own.
 
 use kernel::{
     bindings,
@@ -14,7 +14,7 @@ use kernel::{
 
 use crate::ffi;
 
-/// Values of an object, in the order of the names that its trait has for them.
+/// Values of an object, in the order of the names in `DETAILS` of its trait.
 ///
 /// # Examples
 ///
@@ -29,7 +29,7 @@ use crate::ffi;
 pub(crate) struct Details([u64; Self::MAX]);
 
 impl Details {
-    /// Most values that an object has.
+    /// Limit on the values of an object.
     const MAX: usize = 4;
 
     /// Makes details of `N` values, at most four.
@@ -41,12 +41,12 @@ impl Details {
         Self(all)
     }
 
-    /// Writes the values that have names into a netlink message, and returns what the core expects.
+    /// Writes the values that have names into a netlink message. Returns 0 or a negative errno.
     ///
     /// # Safety
     ///
     /// `msg` must be a message that is being built.
-    // One copy for all kinds of objects.
+    // Not inlined, so that all kinds of objects share one copy.
     #[inline(never)]
     pub(super) unsafe fn put(
         self,

@@ -32,30 +32,30 @@ pub(crate) struct Device<D> {
     core: Opaque<ffi::ib_device>,
     home: MaybeUninit<Arc<Home>>,
     dma_bufs: MaybeUninit<Arc<DmaBufs>>,
-    // Last, so that the others' places do not depend on it.
+    // Last, so that the offsets of the other fields do not depend on `D`.
     data: MaybeUninit<D>,
 }
 
 impl<D> Device<D> {
-    /// How many bytes the core has to allocate.
+    /// Size in bytes that the core has to allocate.
     pub(super) const SIZE: usize = {
-        // What `kzalloc` guarantees on all architectures.
+        // `kzalloc` guarantees this alignment on all architectures.
         assert!(align_of::<Self>() <= 8);
         size_of::<Self>()
     };
 
-    /// Returns where the fields of a device go.
+    /// Returns pointers to the fields of a device, which need not be initialized.
     ///
     /// # Safety
     ///
     /// `device` must have been allocated with [`Self::SIZE`] bytes.
     pub(super) unsafe fn slots(device: *mut ffi::ib_device) -> Slots<D> {
         let this: *mut Self = device.cast();
-        // SAFETY: The caller guarantees that there is room for it.
+        // SAFETY: The caller guarantees that there is room for the field.
         let home = unsafe { &raw mut (*this).home };
-        // SAFETY: The caller guarantees that there is room for it.
+        // SAFETY: The caller guarantees that there is room for the field.
         let dma_bufs = unsafe { &raw mut (*this).dma_bufs };
-        // SAFETY: The caller guarantees that there is room for it.
+        // SAFETY: The caller guarantees that there is room for the field.
         let data = unsafe { &raw mut (*this).data };
         Slots {
             home: home.cast(),
@@ -74,7 +74,7 @@ impl<D> Device<D> {
     where
         D: 'd,
     {
-        // INVARIANT: The caller guarantees that they are there.
+        // INVARIANT: The caller guarantees that the fields are initialized.
         // SAFETY: The caller guarantees that the memory is of this type.
         unsafe { &*device.cast() }
     }
@@ -84,15 +84,15 @@ impl<D> Device<D> {
         self.core.get()
     }
 
-    /// Returns where the device belongs.
+    /// Returns the home of the device: its name and network namespace.
     pub(super) fn home(&self) -> &Home {
-        // SAFETY: By the type invariant it is initialized.
+        // SAFETY: By the type invariant the field is initialized.
         unsafe { self.home.assume_init_ref() }
     }
 
-    /// Returns the DMA buffers that the device has memory of.
+    /// Returns the DMA buffers whose memory the device uses.
     pub(super) fn dma_bufs(&self) -> &Arc<DmaBufs> {
-        // SAFETY: By the type invariant it is initialized.
+        // SAFETY: By the type invariant the field is initialized.
         unsafe { self.dma_bufs.assume_init_ref() }
     }
 
@@ -103,32 +103,32 @@ impl<D> Device<D> {
     }
 }
 
-/// Where the fields of a device go.
+/// Pointers to the fields of a device.
 pub(super) struct Slots<D> {
     pub(super) home: *mut Arc<Home>,
     pub(super) dma_bufs: *mut Arc<DmaBufs>,
     pub(super) data: *mut D,
 }
 
-/// Returns the DMA buffers that a device has memory of.
+/// Returns the DMA buffers whose memory a device uses.
 ///
 /// # Safety
 ///
 /// `device` must be registered.
 pub(super) unsafe fn dma_bufs(device: *mut ffi::ib_device) -> Arc<DmaBufs> {
-    // SAFETY: The caller guarantees that the fields are initialized. The place of this one does not depend on the data.
+    // SAFETY: The caller guarantees initialized fields. This one's offset does not depend on `D`.
     unsafe { Device::<()>::from_raw(device) }.dma_bufs().clone()
 }
 
-/// A device whose name does not change for now.
+/// A device whose name does not change while this exists.
 ///
 /// # Invariants
 ///
-/// As long as this exists the core does not let the device be renamed, at which its name is freed.
+/// As long as this exists, the core does not rename the device, which would free its name.
 pub(crate) struct Named<'a, D>(&'a Device<D>);
 
 impl<'a, D> Named<'a, D> {
-    /// Asserts that the device has its name.
+    /// Wraps a device that keeps its name.
     ///
     /// # Safety
     ///
@@ -162,7 +162,7 @@ pub(super) unsafe fn dev(device: *mut ffi::ib_device) -> *mut bindings::device {
     unsafe { &raw mut (*device).__bindgen_anon_1 }.cast()
 }
 
-/// Keeps the memory of a device alive.
+/// A reference that keeps the memory of a device alive.
 pub(super) struct DeviceRef<'a> {
     device: *mut ffi::ib_device,
     registration: PhantomData<&'a ()>,
@@ -179,8 +179,8 @@ impl DeviceRef<'_> {
     ///
     /// # Safety
     ///
-    /// `device` must be valid, and of a registration whose data is valid for the lifetime that the
-    /// caller gives the value.
+    /// `device` must be valid, and of a registration whose data is valid for the lifetime of the
+    /// returned value.
     pub(super) unsafe fn new(device: *mut ffi::ib_device) -> Self {
         // SAFETY: The caller guarantees that the device is valid.
         let dev = unsafe { dev(device) };

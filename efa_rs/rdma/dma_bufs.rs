@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The memory of DMA buffers that a registered device has.
+//! DMA buffers whose memory a registered device uses.
 
 use kernel::{
     ffi::c_void,
@@ -16,10 +16,10 @@ use kernel::{
     }, //
 };
 
-/// The DMA buffers that the device of a registration has memory of.
+/// The pinned memory of DMA buffers that the device of a registration uses.
 #[pin_data]
 pub(super) struct DmaBufs {
-    /// By address.
+    /// Entries by the address of `Entry::pinned`.
     #[pin]
     list: Mutex<RBTree<usize, Entry>>,
 }
@@ -28,16 +28,16 @@ pub(super) struct DmaBufs {
 ///
 /// # Invariants
 ///
-/// `pinned` is a reference of [`Arc::into_raw`], which this owns, to what `end` takes.
+/// `pinned` is an owned reference from [`Arc::into_raw`], of the type that `end` expects.
 pub(super) struct Entry {
     pinned: *const c_void,
     end: End,
 }
 
-/// Unpins the memory of a reference, and drops the reference.
+/// Function that unpins the memory of a reference, and drops the reference.
 type End = unsafe fn(*const c_void);
 
-// SAFETY: What it refers to is pinned memory behind a lock, and `Send`.
+// SAFETY: The pinned memory is behind a lock, and `Send`.
 unsafe impl Send for Entry {}
 
 impl Entry {
@@ -63,11 +63,11 @@ impl DmaBufs {
         )
     }
 
-    /// Adds pinned memory, with room for its node.
+    /// Adds pinned memory, whose node was allocated as `room`.
     ///
     /// # Safety
     ///
-    /// `pinned` must be a reference of [`Arc::into_raw`], which is passed on, and `end` the function for it.
+    /// `pinned` must be an owned reference from [`Arc::into_raw`], and `end` match its type.
     pub(super) unsafe fn add(
         &self,
         room: RBTreeNodeReservation<usize, Entry>,
@@ -81,14 +81,14 @@ impl DmaBufs {
 
     /// Unpins the memory at an address, if it is still pinned.
     pub(super) fn end(&self, key: usize) {
-        // Unpinning waits for the exporter, so it is done without the lock.
+        // The lock is released first, as unpinning waits for the exporter.
         let entry = self.list.lock().remove(&key);
         if let Some(entry) = entry {
             entry.end();
         }
     }
 
-    /// Unpins what was leaked, or belongs to regions that the device has not given up.
+    /// Unpins all memory that was leaked, or whose regions the device has not deregistered.
     pub(super) fn end_all(&self) {
         loop {
             let key = self.list.lock().keys().next().copied();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What a device is called and which network namespace it is in, from one registration to the next.
+//! Name and network namespace of a device, kept from one registration to the next.
 
 use core::ptr::NonNull;
 
@@ -21,26 +21,26 @@ use kernel::{
 
 use crate::ffi;
 
-/// A name as the core stores it: ended by a zero byte.
+/// A name as the core stores it, with a terminating zero byte.
 type Name = [c_char; ffi::IB_DEVICE_NAME_MAX as usize];
 
-/// Where a device belongs that is registered again and again.
+/// Name and network namespace of a device that is registered repeatedly.
 ///
-/// An administrator may rename it, or move it to a network namespace. A registration ends all that,
-/// and the next one makes it so again.
+/// An administrator may rename the device, or move it to a network namespace. Its unregistration
+/// discards both, and the next registration restores them.
 #[pin_data]
 pub(crate) struct Home {
     pattern: &'static CStr,
-    /// The cookie of the network namespace; 0, which none has, if the device was never registered.
+    /// Cookie of the network namespace; 0, which is no cookie, if the device was never registered.
     net_cookie: Atomic<u64>,
-    /// The name; empty if it was never registered.
+    /// Name of the device; empty if it was never registered.
     #[pin]
     name: Mutex<Name>,
 }
 
 impl Home {
-    /// Takes the name that a device gets which was never registered, with `%d` where the core puts a
-    /// number. It is in the initial network namespace.
+    /// Makes the home of a device that was never registered, in the initial network namespace. The
+    /// core replaces `%d` in `pattern` by a number.
     ///
     /// # Errors
     ///
@@ -66,7 +66,7 @@ impl Home {
         )
     }
 
-    /// Returns the network namespace, or the initial one if it is gone.
+    /// Returns the network namespace, or the initial one if it no longer exists.
     pub(super) fn net(&self) -> Net {
         let cookie = self.net_cookie.load(Relaxed);
         // SAFETY: The function can be called with any number.
@@ -76,12 +76,12 @@ impl Home {
         Net(unsafe { NonNull::new_unchecked(net) })
     }
 
-    /// Calls `register` with the name that the device had. A device that had none, or can't get it again, is registered
-    /// with the pattern for new devices.
+    /// Calls `register` with the previous name of the device. If it had none, or the name is in
+    /// use, calls `register` with the pattern for new devices.
     pub(super) fn with_name(&self, register: impl Fn(*const c_char) -> Result) -> Result {
         let name = self.name.lock();
         let has_name = name.first().is_some_and(|first| *first != 0);
-        // The core takes a name with this sign for a pattern.
+        // The core treats a name with this character as a pattern.
         if has_name && !name.contains(&(b'%' as c_char)) {
             match register(name.as_ptr()) {
                 Err(error) if error == ENFILE => (),
@@ -91,7 +91,7 @@ impl Home {
         register(self.pattern.as_char_ptr())
     }
 
-    /// Takes note of the network namespace of a device.
+    /// Records the network namespace of a device.
     ///
     /// # Safety
     ///
@@ -102,7 +102,7 @@ impl Home {
         self.net_cookie.store(cookie, Relaxed);
     }
 
-    /// Takes note of the name of a device.
+    /// Records the name of a device.
     ///
     /// # Safety
     ///

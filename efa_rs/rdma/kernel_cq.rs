@@ -56,7 +56,7 @@ impl<P: Provider> Ops<P> {
         })
     }
 
-    /// Returns completions in `wc`, which has room for `count` of them, and their number.
+    /// Writes up to `count` completions to `wc`, and returns their number.
     ///
     /// # Safety
     ///
@@ -68,14 +68,14 @@ impl<P: Provider> Ops<P> {
     ) -> c_int {
         // SAFETY: By the contract, the queue was created.
         let (queue, device) = unsafe { Self::cq(cq) };
-        // SAFETY: By the contract, there is room for so many completions during the call.
+        // SAFETY: By the contract, there is room for `count` completions during the call.
         let mut completions = unsafe { WorkCompletions::new(wc, count) };
         queue.poll(device, &mut completions);
         // CAST: At most `count`.
         completions.count() as c_int
     }
 
-    /// Requests an event for the next completion. Returns 1 if the caller has to poll once more.
+    /// Requests an event for the next completion. Returns 1 if the caller must poll again.
     ///
     /// # Safety
     ///
@@ -96,8 +96,8 @@ impl<P: Provider> Ops<P> {
     }
 }
 
-/// Returns whether a new queue is to have events: its client has a handler, or the core is to poll it when there are
-/// completions. The core sets the handler for the latter only when the queue is created; before, it allocates `wc`.
+/// Returns whether a new queue needs events: for its client's handler, or for polls by the core.
+/// For the latter, the core allocates `wc` before the creation, but sets the handler after it.
 fn has_events(cq: &ffi::ib_cq) -> bool {
     if cq.wc.is_null() {
         cq.comp_handler.is_some()

@@ -28,8 +28,8 @@ impl<P: Provider> Ops<P> {
     ///
     /// # Safety
     ///
-    /// The contract of [`Ops`] holds. Each work request is in the structure that its transport has for it,
-    /// and refers to objects that are not destroyed before it has completed.
+    /// The contract of [`Ops`] holds. Each work request is in the structure of its transport, and
+    /// refers to objects that are not destroyed before it has completed.
     pub(super) unsafe extern "C" fn post_send(
         qp: *mut ffi::ib_qp,
         wr: *const ffi::ib_send_wr,
@@ -45,8 +45,8 @@ impl<P: Provider> Ops<P> {
         let (left, result) = match layout {
             None => (wr, Err(EOPNOTSUPP)),
             Some(layout) => {
-                // SAFETY: By the requirement of this function, the work requests have this layout, and what they
-                // refer to is valid.
+                // SAFETY: The requirement of this function guarantees this layout, and valid
+                // references.
                 let mut wrs = unsafe { SendWrs::new(wr, layout, Self::mr_data) };
                 let result = pair.post_send(device, &mut wrs);
                 (wrs.as_raw(), result)
@@ -89,8 +89,8 @@ impl<P: Provider> Ops<P> {
     }
 }
 
-/// Returns what a callback that posts returns, of which `left` is the first work request that was not accepted. The
-/// client takes those before it for posted, and frees what the others use.
+/// Returns the result of a post callback. `left` is the first work request that was not accepted,
+/// or null. The client considers those before it as posted, and frees the resources of the others.
 ///
 /// # Safety
 ///

@@ -38,7 +38,7 @@ use crate::{
     },
 };
 
-/// What userspace gets to see.
+/// Memory that userspace can map.
 pub(crate) enum Mapping<'a> {
     /// Device memory, not cached.
     Uncached(Pages<'a>),
@@ -58,7 +58,7 @@ impl Mapping<'_> {
     }
 }
 
-/// The core's entry and what is behind it.
+/// The core's entry and the memory behind it.
 #[repr(C)]
 struct Entry {
     core: ffi::rdma_user_mmap_entry,
@@ -73,13 +73,13 @@ pub(super) struct MmapKeys {
     context: Mutex<ContextPtr>,
 }
 
-/// The context, or `None` once it is gone.
+/// The context, or `None` once it is destroyed.
 struct ContextPtr(Option<NonNull<ffi::ib_ucontext>>);
 
 // SAFETY: The context is used under the lock around this, and by functions that any task may call.
 unsafe impl Send for ContextPtr {}
 
-/// The keys of a context that exists. The drop of this makes them forget it.
+/// The keys of a context that exists. Their reference to it is cleared by the drop of this.
 pub(super) struct OpenKeys(pub(super) Arc<MmapKeys>);
 
 impl OpenKeys {
@@ -116,10 +116,10 @@ impl MmapKeys {
     ///
     /// `mapping` must be valid as long as the context's device is registered.
     pub(super) unsafe fn insert(keys: &Arc<Self>, mapping: Mapping<'_>) -> Result<MmapEntry> {
-        // What can be mapped is all that there is, and whole pages.
+        // Userspace can only map the whole memory, whose size is a multiple of the page size.
         let length = mapping.size();
-        // SAFETY: Only the lifetime changes. The caller guarantees that it is long enough for the
-        // entry, which the core frees before the device is not registered any more.
+        // SAFETY: Only the lifetime changes. The caller guarantees that the memory outlives the
+        // entry, which the core frees before the device is unregistered.
         let mapping = unsafe { transmute::<Mapping<'_>, Mapping<'static>>(mapping) };
         let entry = KBox::new(
             Entry {
@@ -134,7 +134,7 @@ impl MmapKeys {
         let context = keys.context.lock();
         let raw = context.0.ok_or(EINVAL)?;
         let entry = KBox::into_raw(entry);
-        // SAFETY: The context is valid while it is not closed. `entry` is freed by `free` only.
+        // SAFETY: The lock keeps the context valid. `entry` is freed by `mmap_free` only.
         let inserted =
             unsafe { ffi::rdma_user_mmap_entry_insert(raw.as_ptr(), entry.cast(), length) };
         if inserted != 0 {
@@ -152,9 +152,9 @@ impl MmapKeys {
     }
 }
 
-/// A key by which userspace can map something; removed when dropped.
+/// A key by which userspace can map memory; removed when dropped.
 ///
-/// What is mapped already stays so, and alive, until it is unmapped, or the context ends.
+/// Existing mappings remain valid until they are unmapped or the context ends.
 ///
 /// # Invariants
 ///
@@ -180,11 +180,11 @@ impl MmapEntry {
 
 impl Drop for MmapEntry {
     fn drop(&mut self) {
-        // An entry that has outlived its context stays in memory: the core, which would take it out
-        // of the context, complained when that was freed.
+        // An entry that has outlived its context is leaked: the core would access the context to
+        // remove it. The core has logged a warning when it freed the context.
         if self.keys.context.lock().0.is_some() {
-            // SAFETY: By the type invariant the entry is in the context, which is there while it is
-            // not closed. The core calls `free` when the last mapping is gone.
+            // SAFETY: By the type invariant the entry is in the context, which is valid while the
+            // lock is held. The core calls `mmap_free` after the last mapping.
             unsafe { ffi::rdma_user_mmap_entry_remove(self.entry.as_ptr().cast()) }
         }
     }
@@ -195,14 +195,14 @@ impl<P: Provider> Ops<P> {
     ///
     /// # Safety
     ///
-    /// The contract of [`Ops`] holds. `vma` is being made by the process of the context.
+    /// The contract of [`Ops`] holds. `vma` is being created by the process of the context.
     pub(super) unsafe extern "C" fn mmap(
         context: *mut ffi::ib_ucontext,
         vma: *mut bindings::vm_area_struct,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: By the contract, both are valid and of one process. All entries of the context were made by
-            // `MmapKeys::insert`, as the keys of a context are in this file.
+            // SAFETY: By the contract, both are valid and of one process. All entries of the
+            // context were made by `MmapKeys::insert`, as only this file inserts entries.
             if let Err(error) = unsafe { map(context, vma) } {
                 // SAFETY: By the contract, the context is valid.
                 P::mmap_failed(unsafe { Self::device_of(context) });
@@ -223,7 +223,7 @@ impl<P: Provider> Ops<P> {
     }
 }
 
-/// Maps the memory that the key in `vma` stands for.
+/// Maps the memory to which the key in `vma` refers.
 ///
 /// # Errors
 ///
@@ -232,8 +232,8 @@ impl<P: Provider> Ops<P> {
 ///
 /// # Safety
 ///
-/// `context` must be a context all of whose entries were made by [`MmapKeys::insert`]. `vma` must be of
-/// the same process, and being made.
+/// `context` must be a context all of whose entries were made by [`MmapKeys::insert`]. `vma` must
+/// be of the same process, and being created.
 unsafe fn map(context: *mut ffi::ib_ucontext, vma: *mut bindings::vm_area_struct) -> Result {
     // SAFETY: The caller guarantees that both are valid. The core checks length and flags.
     let core = unsafe { ffi::rdma_user_mmap_entry_get(context, vma) };
@@ -274,7 +274,7 @@ unsafe fn map(context: *mut ffi::ib_ucontext, vma: *mut bindings::vm_area_struct
     result
 }
 
-/// Returns the number of the first page.
+/// Returns the frame number of the first page.
 fn pfn(pages: &Pages<'_>) -> usize {
     // CAST: `usize` has 64 bits on every architecture that has EFA.
     (pages.start() >> PAGE_SHIFT) as usize

@@ -35,7 +35,7 @@ use crate::ffi;
 /// A memory region in a protection domain of the provider `P`.
 #[vtable]
 pub(crate) trait MemoryRegion<'a, P: Provider>: Sized + Send + Sync {
-    /// What the driver's own methods, which are written in C, find right behind the core's object.
+    /// Data that the driver's own methods, written in C, read right behind the core's object.
     type Shared: Copy + Default + Send + Sync;
 
     /// Names of the [details](Self::details).
@@ -61,7 +61,7 @@ pub(crate) trait MemoryRegion<'a, P: Provider>: Sized + Send + Sync {
         Err(EOPNOTSUPP)
     }
 
-    /// Allocates a region of at most so many pages, which work requests of the kernel register.
+    /// Allocates a region of up to `_max_pages` pages, which work requests of the kernel register.
     #[cfg(kverbs)]
     fn alloc(
         _device: &Device<P::Data<'a>>,
@@ -91,7 +91,7 @@ pub(crate) trait MemoryRegion<'a, P: Provider>: Sized + Send + Sync {
         Details::default()
     }
 
-    /// Returns what the driver's own methods find.
+    /// Returns the data that the driver's own methods read.
     fn shared(&self) -> Self::Shared {
         Self::Shared::default()
     }
@@ -105,7 +105,7 @@ impl<'a, P: Provider> MemoryRegion<'a, P> for Absent {
     type Shared = ();
 }
 
-// The driver's own methods find the copy right behind the core's object.
+// The driver's own methods read the copy right behind the core's object.
 core_object!(ib_mr, <P::Mr<'a> as MemoryRegion<'a, P>>::Shared, P::Mr<'a>);
 
 impl<P: Provider> Ops<P> {
@@ -196,7 +196,7 @@ impl<P: Provider> Ops<P> {
 
     /// Allocates the object of a memory region, and creates it. Returns an error pointer if this fails.
     ///
-    /// `init` is called once there is memory for the object, because a registration can't be undone here.
+    /// `init` is called after the allocation, because a registration can't be undone here.
     pub(super) fn register<'a, I>(length: u64, init: impl FnOnce() -> I) -> *mut ffi::ib_mr
     where
         I: PinInit<P::Mr<'a>, Error>,
@@ -261,8 +261,8 @@ impl<P: Provider> Ops<P> {
         msg: *mut bindings::sk_buff,
         mr: *mut ffi::ib_mr,
     ) -> c_int {
-        // SAFETY: By the contract, `register` has created the region. It is not destroyed during the call, as the core first
-        // removes a region from what it shows, see `ib_dereg_mr_user`.
+        // SAFETY: By the contract, `register` has created the region. It is not destroyed during
+        // the call, as `ib_dereg_mr_user` removes a region from the core's list first.
         let (region, _) = unsafe { Self::object(mr) };
         // SAFETY: By the requirement of this function, the message is being built.
         unsafe { region.details().put(msg, P::Mr::DETAILS) }

@@ -18,16 +18,16 @@ use super::{
 };
 use crate::ffi;
 
-/// What a memory region may be used for, besides sending from it.
+/// Allowed uses of a memory region, besides sending from it.
 #[derive(Clone, Copy)]
 pub(crate) struct Access(u32);
 
 impl Access {
-    /// Receiving into it, and reading into it from a peer.
+    /// Receiving into the region, and RDMA reads from a peer into it.
     pub(crate) const LOCAL_WRITE: u32 = ffi::ib_access_flags_IB_ACCESS_LOCAL_WRITE;
-    /// Writing to it by a peer.
+    /// RDMA writes of a peer to the region.
     pub(crate) const REMOTE_WRITE: u32 = ffi::ib_access_flags_IB_ACCESS_REMOTE_WRITE;
-    /// Reading from it by a peer.
+    /// RDMA reads of a peer from the region.
     pub(crate) const REMOTE_READ: u32 = ffi::ib_access_flags_IB_ACCESS_REMOTE_READ;
 
     pub(super) fn from_raw(access: c_int) -> Self {
@@ -35,7 +35,7 @@ impl Access {
         Self(access as u32)
     }
 
-    /// Returns the flags, all that the caller has given.
+    /// Returns all flags that the caller has specified.
     pub(crate) fn bits(self) -> u32 {
         self.0
     }
@@ -54,7 +54,7 @@ pub(super) enum Memory {
     DmaBuf { fd: c_int, offset: u64 },
 }
 
-/// The pinned memory of a new region, which the device has as `H`.
+/// Pinned memory of a new region. `H` is the device's registration of revocable memory.
 pub(crate) enum PinnedMemory<'a, H: Hold> {
     /// Memory of a process.
     Process(Umem<'a>),
@@ -72,9 +72,9 @@ pub(crate) struct MrInitAttr<'a> {
     pub(crate) length: u64,
     /// Address by which work requests refer to the first byte.
     pub(crate) iova: u64,
-    /// What it may be used for.
+    /// Allowed uses.
     pub(crate) access: Access,
-    /// Whether hints on where to keep its data are given.
+    /// Whether there is a DMA handle, which has hints on the placement of data.
     pub(crate) has_dmah: bool,
     pub(super) memory: Memory,
     pub(super) device: *mut ffi::ib_device,

@@ -14,7 +14,7 @@ pub(super) trait CoreObject: Sized + 'static {
     /// The layer's copy of some values.
     type Kept<'a, P: Provider>: Copy;
 
-    /// The data of the provider `P`, and what the layer adds to it.
+    /// The data of the provider `P`, and the layer's additions to it.
     type Data<'a, P: Provider>;
 
     /// Returns the device.
@@ -48,9 +48,9 @@ pub(super) type ObjectOf<'a, P, C> =
 /// The core's object `C` and, behind it, the layer's copy of some values, `K`, and the provider's data
 /// `T`.
 ///
-/// The core allocates the whole, zeroed. `T` is initialized by the verb that creates the object, and
-/// dropped by the one that destroys it. `K` needs no drop. It stays as it is until the core frees the
-/// object, because the core may show the object until then.
+/// The core allocates all of it, zeroed. The creating verb initializes `T`, and the destroying verb
+/// drops it. `K` needs no drop. It remains unchanged until the core frees the object, because the
+/// core may list the object until then.
 #[repr(C)]
 pub(super) struct Object<C, K: Copy, T> {
     core: C,
@@ -61,7 +61,7 @@ pub(super) struct Object<C, K: Copy, T> {
 impl<C, K: Copy, T> Object<C, K, T> {
     /// Size in bytes, which the core has to allocate.
     pub(super) const SIZE: usize = {
-        // What `kzalloc` guarantees on all architectures.
+        // `kzalloc` guarantees this alignment on all architectures.
         assert!(align_of::<Self>() <= 8);
         size_of::<Self>()
     };
@@ -88,7 +88,7 @@ impl<C, K: Copy, T> Object<C, K, T> {
         Ok(unsafe { Self::data(core) })
     }
 
-    /// Sets the copy.
+    /// Sets the layer's copy of the values.
     ///
     /// # Safety
     ///
@@ -98,7 +98,7 @@ impl<C, K: Copy, T> Object<C, K, T> {
         unsafe { (*core.cast::<Self>()).kept = MaybeUninit::new(kept) };
     }
 
-    /// Returns the copy.
+    /// Returns the layer's copy of the values.
     ///
     /// # Safety
     ///

@@ -26,19 +26,19 @@ use crate::ffi;
 ///
 /// # Contract of the callbacks
 ///
-/// Only the core calls them, as `struct ib_device_ops` says. During a call:
+/// Only the core calls them, as documented at `struct ib_device_ops`. During a call:
 ///
 /// - A pointer is valid for the structure of its type, unless it is documented that it may be null.
 /// - Devices are registered with this table, or are being registered. Their data is initialized.
-/// - Objects are of such devices, and were created by callbacks of this table. What an object refers to is
-///   destroyed after it.
-/// - A new object has the size that the table gives, and is zeroed. Nothing else uses it. The core has set
+/// - Objects are of such devices, and were created by callbacks of this table. Objects that an
+///   object refers to are destroyed after it.
+/// - A new object has the size in the table, and is zeroed. Nothing else uses it. The core has set
 ///   its device, and the protection domain if it has one.
 /// - An object that is destroyed is not in use, and is not used afterwards except by `fill_res_*_entry`,
 ///   until the core frees it.
 ///
 /// Callbacks are generic over the lifetime of a device's data, because the core does not know it. A
-/// provider implements its traits for all lifetimes, so that any lifetime that covers the call is right.
+/// provider implements its traits for all lifetimes, so any lifetime that covers the call is valid.
 pub(super) struct Ops<P>(PhantomData<P>);
 
 impl<P: Provider> Ops<P> {
@@ -90,7 +90,7 @@ impl<P: Provider> Ops<P> {
         (data, unsafe { Self::device_of(core) })
     }
 
-    /// Initializes a new object, and returns what its callback returns.
+    /// Initializes a new object, and returns the result of its callback.
     ///
     /// # Errors
     ///
@@ -106,12 +106,12 @@ impl<P: Provider> Ops<P> {
     where
         C: CoreObject,
     {
-        // SAFETY: The caller guarantees that the object is new, and has the size that the table gives.
+        // SAFETY: The caller guarantees that the object is new, and has the size in the table.
         unsafe { ObjectOf::<P, C>::init(core, init) }?;
         Ok(0)
     }
 
-    /// Drops the data of an object that is destroyed, and returns what its callback returns.
+    /// Drops the data of an object that is destroyed, and returns the result of its callback.
     ///
     /// # Safety
     ///
@@ -128,12 +128,12 @@ impl<P: Provider> Ops<P> {
     }
 }
 
-/// Returns what callbacks return: 0, or a negative errno.
+/// Converts a result to that of a callback: 0, or a negative errno.
 pub(super) fn errno(result: Result) -> c_int {
     result.map_or_else(|error| error.to_errno(), |()| 0)
 }
 
-/// Returns `$function` if the condition holds: an entry of the table that a provider may lack.
+/// Returns an optional entry of the table: `$function` if the condition holds.
 macro_rules! only_if {
     ($has:expr, $function:expr) => {
         if $has {
@@ -145,7 +145,7 @@ macro_rules! only_if {
 }
 
 impl<P: Provider> Ops<P> {
-    /// The table, all but its owner.
+    /// The table, without its owner, which the registration sets.
     pub(super) const TABLE: ffi::ib_device_ops = ffi::ib_device_ops {
         driver_id: P::DRIVER_ID.as_raw(),
         uverbs_abi_ver: P::UVERBS_ABI_VERSION,
@@ -160,7 +160,7 @@ impl<P: Provider> Ops<P> {
         query_gid: only_if!(P::HAS_QUERY_GID, Self::query_gid),
         query_pkey: only_if!(P::HAS_QUERY_PKEY, Self::query_pkey),
 
-        // The core destroys what programs have before it unregisters a device that can disassociate.
+        // With disassociation, the core destroys programs' objects before it unregisters a device.
         disassociate_ucontext: only_if!(Self::HAS_UCONTEXT, Self::disassociate_ucontext),
         alloc_ucontext: only_if!(Self::HAS_UCONTEXT, Self::alloc_ucontext),
         dealloc_ucontext: only_if!(Self::HAS_UCONTEXT, Self::dealloc_ucontext),
@@ -230,7 +230,7 @@ impl<P: Provider> Ops<P> {
         size_ib_qp: Self::size::<ffi::ib_qp>(),
         size_ib_comp_cntr: Self::size::<ffi::ib_comp_cntr>(),
 
-        // SAFETY: In a table of functions, sizes and flags, zero stands for what is not there.
+        // SAFETY: The table has functions, sizes and flags, for which zero means absent.
         ..unsafe { MaybeUninit::<ffi::ib_device_ops>::zeroed().assume_init() }
     };
 }

@@ -24,7 +24,7 @@ use crate::ffi;
 ///
 /// # Examples
 ///
-/// A domain that has a number, for the provider of a device that counts them:
+/// A domain with a number, for a device whose data is a counter:
 ///
 /// ```
 /// use kernel::rdma::{Device, Provider, ProtectionDomain, Udata};

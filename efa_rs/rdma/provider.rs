@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What a driver implements for its devices.
+//! The trait that a driver implements for its devices.
 
 use kernel::{
     ffi::{
@@ -65,8 +65,9 @@ impl DriverId {
 
 /// A driver of RDMA devices.
 ///
-/// The core calls verbs from several tasks at once, in process context, between the registration of
-/// a device and its end. `'a` is how long the data of the registration is valid.
+/// The core calls verbs from several tasks at once, in process context unless documented otherwise,
+/// between the registration of a device and its end. `'a` is the lifetime of the registration's
+/// data.
 ///
 /// # Examples
 ///
@@ -115,14 +116,14 @@ pub(crate) trait Provider: Sized + 'static {
 
     /// Whether each verb checks its whole input and fills its whole output, by [`Udata`].
     ///
-    /// The core reports it to programs. Destroying is no such verb: to undo a creation, the core passes the
-    /// input and output of the creation.
+    /// The core reports this to programs. Verbs that destroy objects are exempt: to undo a
+    /// creation, the core passes them the input and output of the creation.
     const ROBUST_UDATA: bool = false;
 
-    /// Methods of the core's objects that are the driver's own.
+    /// Driver-specific methods of the core's objects.
     const UAPI: Option<ffi::UapiDefinitions> = None;
 
-    /// How many ports a device has; they are numbered from 1 on.
+    /// Number of ports of a device, which are counted from 1.
     const PORTS: u32 = 1;
 
     /// Counters of the device.
@@ -165,7 +166,7 @@ pub(crate) trait Provider: Sized + 'static {
     /// Returns the attributes of a port.
     fn query_port<'a>(device: &Device<Self::Data<'a>>, port: u32) -> Result<PortAttr>;
 
-    /// Returns what is below the transport at a port.
+    /// Returns the link layer below the transport at a port.
     fn link_layer<'a>(_device: &Device<Self::Data<'a>>, _port: u32) -> LinkLayer {
         LinkLayer::Unspecified
     }
@@ -212,7 +213,7 @@ pub(crate) trait Provider: Sized + 'static {
 #[allow(dead_code, reason = "for providers that lack a kind of object")]
 pub(crate) enum Absent {}
 
-/// Writes what a callback has found, and returns what the callback returns.
+/// Writes the value that a callback has found, and returns the result of the callback.
 ///
 /// # Safety
 ///
@@ -256,7 +257,7 @@ impl<P: Provider> Ops<P> {
         for (to, from) in all[..ROOM - 1].iter_mut().zip(version) {
             *to = *from;
         }
-        // SAFETY: By the requirement of this function, there is room for so many bytes.
+        // SAFETY: By the requirement of this function, there is room for `ROOM` bytes.
         unsafe { text.cast::<[u8; ROOM]>().write(all) };
     }
 

@@ -54,15 +54,15 @@ use {
 
 /// Attributes of a new queue pair.
 pub(crate) struct QpInitAttr<'c, 'a, P: Provider> {
-    /// Its protection domain.
+    /// Protection domain.
     pub(crate) pd: &'c P::Pd<'a>,
-    /// Completion queue of the send queue, which some transports do without.
+    /// Completion queue of the send queue; absent for some transports.
     pub(crate) send_cq: Option<&'c P::Cq<'a>>,
-    /// Completion queue of the receive queue, which some transports do without.
+    /// Completion queue of the receive queue; absent for some transports.
     pub(crate) recv_cq: Option<&'c P::Cq<'a>>,
-    /// Its transport.
+    /// Transport.
     pub(crate) qp_type: QpType,
-    /// Its capacity.
+    /// Requested capacity.
     pub(crate) cap: QpCap,
     /// Whether it uses a shared receive queue.
     pub(crate) has_srq: bool,
@@ -73,7 +73,7 @@ pub(crate) struct QpInitAttr<'c, 'a, P: Provider> {
 /// A queue pair of a device of the provider `P`.
 #[vtable]
 pub(crate) trait QueuePair<'a, P: Provider>: Sized + Send + Sync {
-    /// The structure of send work requests of a transport that the driver defines.
+    /// Structure of send work requests of a driver-defined transport.
     #[cfg(kverbs)]
     const SEND_WR_LAYOUT: Option<&'static SendWrLayout> = None;
 
@@ -104,12 +104,12 @@ pub(crate) trait QueuePair<'a, P: Provider>: Sized + Send + Sync {
         Err(EOPNOTSUPP)
     }
 
-    /// Posts send work requests: those that it accepts. Called in any context.
+    /// Posts send work requests up to the first that it rejects. Called in any context.
     ///
-    /// If it leaves some, the client gets its error for the first of them, or else `EINVAL`.
+    /// The client gets the returned error, or else `EINVAL`, for the rejected work request.
     ///
-    /// The core drains a queue pair by the completion of a work request that it posts in the error state. So that one
-    /// completes as flushed, whatever it asks for, and after all that was posted before.
+    /// To drain a queue pair, the core posts a work request in the error state. It must complete as
+    /// flushed, whatever its operation, after all that were posted before.
     #[cfg(kverbs)]
     fn post_send(
         &self,
@@ -119,15 +119,15 @@ pub(crate) trait QueuePair<'a, P: Provider>: Sized + Send + Sync {
         Err(EOPNOTSUPP)
     }
 
-    /// Posts receive work requests, likewise. Called in any context.
+    /// Posts receive work requests, like [`Self::post_send`]. Called in any context.
     ///
-    /// In the error state they complete as those of [`Self::post_send`] do.
+    /// In the error state, they complete like those of [`Self::post_send`].
     #[cfg(kverbs)]
     fn post_recv(&self, _device: &Device<P::Data<'a>>, _wrs: &mut RecvWrs<'_>) -> Result {
         Err(EOPNOTSUPP)
     }
 
-    /// Returns the capacity, which may be larger than a client in the kernel has asked for.
+    /// Returns the capacity, which may exceed the request of a client in the kernel.
     #[cfg(kverbs)]
     fn cap(&self) -> QpCap {
         QpCap::default()
@@ -160,7 +160,7 @@ pub(crate) trait QueuePair<'a, P: Provider>: Sized + Send + Sync {
 #[vtable]
 impl<'a, P: Provider> QueuePair<'a, P> for Absent {}
 
-/// By what completions name a queue pair of the kernel.
+/// Reference of completions to a queue pair of the kernel.
 #[cfg(kverbs)]
 type Own = Option<Arc<QpRef>>;
 #[cfg(not(kverbs))]
@@ -216,9 +216,9 @@ impl<P: Provider> Ops<P> {
         let data = try_pin_init!(Data { data <- init, own }? Error);
         // SAFETY: The caller guarantees that the queue pair is new, of the size of `ObjectOf`.
         let pair = &unsafe { ObjectOf::<P, _>::init(qp, data) }?.data;
-        // SAFETY: The queue pair is valid. The core reads this after the creation only.
+        // SAFETY: The queue pair is valid. The core reads this field only after the creation.
         unsafe { (*qp).qp_num = pair.qp_num() };
-        // SAFETY: The core does not show the queue pair before its creation has ended.
+        // SAFETY: The core does not list the queue pair before its creation has ended.
         unsafe { ObjectOf::<P, _>::keep(qp, pair.details()) };
         Ok(0)
     }
@@ -265,7 +265,7 @@ impl<P: Provider> Ops<P> {
                     .inspect_err(|_| own.forget())?;
                 // SAFETY: The queue pair was just created.
                 let (pair, _) = unsafe { Self::qp(qp) };
-                // SAFETY: By the contract, the attributes are valid. The caller reads the capacity from them.
+                // SAFETY: By the contract, the attributes are valid. The caller reads the capacity.
                 unsafe { (*init_attr).cap = pair.cap().into_raw() };
                 return Ok(0);
             }
@@ -322,13 +322,13 @@ impl<P: Provider> Ops<P> {
             unsafe { attr.write(queried.to_raw()) };
 
             let initial = ffi::ib_qp_init_attr {
-                // SAFETY: By the contract, the queue pair is valid. This does not change.
+                // SAFETY: By the contract, the queue pair is valid. This field does not change.
                 qp_type: unsafe { (*qp).qp_type },
-                // SAFETY: By the contract, the queue pair is valid. This does not change.
+                // SAFETY: By the contract, the queue pair is valid. This field does not change.
                 recv_cq: unsafe { (*qp).recv_cq },
-                // SAFETY: By the contract, the queue pair is valid. This does not change.
+                // SAFETY: By the contract, the queue pair is valid. This field does not change.
                 send_cq: unsafe { (*qp).send_cq },
-                // SAFETY: By the contract, the queue pair is valid. This does not change.
+                // SAFETY: By the contract, the queue pair is valid. This field does not change.
                 qp_context: unsafe { (*qp).qp_context },
                 cap: queried.cap.into_raw(),
                 // SAFETY: All zeroes are valid attributes, which have numbers and pointers only.

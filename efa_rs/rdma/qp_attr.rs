@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What queue pairs are like: transport, capacity, state, and attributes that can be changed.
+//! Properties of queue pairs: transport, capacity, state, and attributes that can be modified.
 
 use core::mem::MaybeUninit;
 
@@ -22,9 +22,9 @@ pub(crate) struct QpType(ffi::ib_qp_type);
 impl QpType {
     /// Unreliable datagram.
     pub(crate) const UD: Self = Self(ffi::ib_qp_type_IB_QPT_UD);
-    /// One that the driver defines, for clients in the kernel.
+    /// Driver-defined transport, for clients in the kernel.
     pub(crate) const RESERVED1: Self = Self(ffi::ib_qp_type_IB_QPT_RESERVED1);
-    /// One that the driver defines, for programs.
+    /// Driver-defined transport, for programs.
     pub(crate) const DRIVER: Self = Self(ffi::ib_qp_type_IB_QPT_DRIVER);
 
     pub(super) fn from_raw(raw: ffi::ib_qp_type) -> Self {
@@ -48,15 +48,15 @@ impl QpType {
 /// ```
 #[derive(Clone, Copy, Default)]
 pub(crate) struct QpCap {
-    /// Outstanding send work requests.
+    /// Limit on outstanding send work requests.
     pub(crate) max_send_wr: u32,
-    /// Outstanding receive work requests.
+    /// Limit on outstanding receive work requests.
     pub(crate) max_recv_wr: u32,
-    /// Buffers in a send work request.
+    /// Limit on buffers in a send work request.
     pub(crate) max_send_sge: u32,
-    /// Buffers in a receive work request.
+    /// Limit on buffers in a receive work request.
     pub(crate) max_recv_sge: u32,
-    /// Bytes of inline data in a send work request.
+    /// Limit on inline data in a send work request in bytes.
     pub(crate) max_inline_data: u32,
 }
 
@@ -104,7 +104,7 @@ pub(crate) enum QpState {
 }
 
 impl QpState {
-    /// Returns the state that has a number.
+    /// Converts the core's number of a state. Returns `None` for an unknown one.
     ///
     /// # Examples
     ///
@@ -128,7 +128,7 @@ impl QpState {
     }
 }
 
-/// Which attributes of a queue pair are meant.
+/// A set of attributes of a queue pair.
 ///
 /// # Examples
 ///
@@ -144,11 +144,11 @@ impl QpState {
 pub(crate) struct QpAttrMask(u32);
 
 impl QpAttrMask {
-    /// None.
+    /// No attributes.
     pub(crate) const NONE: Self = Self(0);
     /// State.
     pub(crate) const STATE: Self = Self(ffi::ib_qp_attr_mask_IB_QP_STATE);
-    /// State that the caller takes it to be in.
+    /// Current state, as assumed by the caller.
     pub(crate) const CUR_STATE: Self = Self(ffi::ib_qp_attr_mask_IB_QP_CUR_STATE);
     /// Whether to notify when the send queue is drained.
     pub(crate) const EN_SQD_ASYNC_NOTIFY: Self =
@@ -161,7 +161,7 @@ impl QpAttrMask {
     pub(crate) const QKEY: Self = Self(ffi::ib_qp_attr_mask_IB_QP_QKEY);
     /// Packet sequence number of the send queue.
     pub(crate) const SQ_PSN: Self = Self(ffi::ib_qp_attr_mask_IB_QP_SQ_PSN);
-    /// How often to try again if the receiver is not ready.
+    /// Number of retries if the receiver is not ready.
     pub(crate) const RNR_RETRY: Self = Self(ffi::ib_qp_attr_mask_IB_QP_RNR_RETRY);
     /// Capacity.
     pub(crate) const CAP: Self = Self(ffi::ib_qp_attr_mask_IB_QP_CAP);
@@ -175,19 +175,19 @@ impl QpAttrMask {
         Self(self.0 | other.0)
     }
 
-    /// Returns whether all of `other` are in here.
+    /// Returns whether all of `other` are in this set.
     pub(crate) const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 }
 
-/// Attributes of a queue pair that are to be changed.
+/// Attributes of a queue pair that a caller modifies.
 pub(crate) struct QpAttr {
-    /// Which of the other fields count.
+    /// Attributes to modify. Other fields are ignored.
     pub(crate) mask: QpAttrMask,
-    /// State to go to.
+    /// New state.
     pub(crate) state: QpState,
-    /// State that the caller takes it to be in.
+    /// Current state, as assumed by the caller.
     pub(crate) cur_state: QpState,
     /// Whether to notify when the send queue is drained.
     pub(crate) en_sqd_async_notify: bool,
@@ -199,11 +199,11 @@ pub(crate) struct QpAttr {
     pub(crate) qkey: u32,
     /// Packet sequence number of the send queue.
     pub(crate) sq_psn: u32,
-    /// How often to try again if the receiver is not ready.
+    /// Number of retries if the receiver is not ready.
     pub(crate) rnr_retry: u8,
 }
 
-/// Attributes of a queue pair as they are; those that are not here are zero.
+/// Current attributes of a queue pair. Attributes that are missing here are zero.
 pub(crate) struct QueriedQp {
     /// State.
     pub(crate) state: QpState,
@@ -215,7 +215,7 @@ pub(crate) struct QueriedQp {
     pub(crate) sq_draining: bool,
     /// Port.
     pub(crate) port_num: u32,
-    /// How often it tries again if the receiver is not ready.
+    /// Number of retries if the receiver is not ready.
     pub(crate) rnr_retry: u8,
     /// Capacity.
     pub(crate) cap: QpCap,
@@ -254,8 +254,8 @@ impl QpAttr {
     }
 }
 
-/// Returns whether the InfiniBand specification allows a UD queue pair to go from one state to the
-/// other with these attributes given.
+/// Returns whether the InfiniBand specification allows a UD queue pair to change from one state to
+/// the other with these attributes.
 ///
 /// # Examples
 ///

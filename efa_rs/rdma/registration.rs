@@ -43,14 +43,14 @@ use crate::{
     },
 };
 
-/// What the core wants to know of a device before it is registered.
+/// Properties of a device that the core needs for its registration.
 pub(crate) struct NodeInfo {
     /// GUID of the node, as the device stores it.
     pub(crate) node_guid: u64,
-    /// Number of vectors that completion events can be sent to; at least one.
+    /// Number of vectors for completion events; at least one.
     pub(crate) num_comp_vectors: u32,
-    /// Whether the ports have counters, if the provider knows how to read them. The core reads them
-    /// when it registers the device, and forgets what it has allocated for them if that fails.
+    /// Whether the ports have counters, if the provider can read them. The core reads them when it
+    /// registers the device, and leaks their memory if that fails.
     pub(crate) has_port_counters: bool,
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct Registration<'a, 'data, P: Provider> {
 impl<'a, 'data, P: Provider> Registration<'a, 'data, P> {
     /// Registers a device below that of `host`. Verbs may be called before this returns.
     ///
-    /// `home` is what it is called and where it is: as it was, if it was registered before.
+    /// `home` has its name and network namespace: the previous ones, if it was registered before.
     ///
     /// # Errors
     ///
@@ -79,7 +79,7 @@ impl<'a, 'data, P: Provider> Registration<'a, 'data, P> {
         data: impl PinInit<P::Data<'data>, Error>,
     ) -> Result<Self> {
         let registered = pin_init::pin_init_scope(move || {
-            // The namespace is there until the device is registered in it.
+            // This keeps the namespace alive until the device is registered in it.
             let net = home.net();
             let mut allocated = Registered::<'data, P>::allocate(home, &net, data)?;
             allocated.register(host.dev(), info)?;
@@ -91,7 +91,7 @@ impl<'a, 'data, P: Provider> Registration<'a, 'data, P> {
         })
     }
 
-    /// Leaves the device registered until the one below which it is registered is unbound.
+    /// Leaves the device registered until its parent is unbound.
     #[allow(
         dead_code,
         reason = "for drivers whose device is not of a bus, see samples/"
@@ -106,7 +106,7 @@ impl<'a, 'data, P: Provider> Registration<'a, 'data, P> {
 /// # Invariants
 ///
 /// `device` was allocated with the size of a [`Device`], whose fields are initialized. It is
-/// registered if `is_registered` says so.
+/// registered if `is_registered` is set.
 struct Registered<'data, P: Provider> {
     device: NonNull<ffi::ib_device>,
     is_registered: bool,
@@ -120,7 +120,7 @@ unsafe impl<P: Provider> Send for Registered<'_, P> {}
 unsafe impl<P: Provider> Sync for Registered<'_, P> {}
 
 impl<'data, P: Provider> Registered<'data, P> {
-    /// Allocates a device with `data` in a network namespace, which must be there until the device is
+    /// Allocates a device with `data` in a network namespace, which must exist until the device is
     /// registered.
     fn allocate(
         home: Arc<Home>,
@@ -180,12 +180,12 @@ impl<'data, P: Provider> Registered<'data, P> {
         raw.num_comp_vectors = info.num_comp_vectors.try_into().unwrap_or(c_int::MAX);
         raw.driver_def = P::UAPI.map_or(core::ptr::null(), |list| list.as_ptr().cast());
 
-        // What has no DMA parameters, such as a device of the faux bus, does no DMA.
+        // A device without DMA parameters, such as one of the faux bus, does no DMA.
         // SAFETY: `parent` is a valid device.
         let does_dma = unsafe { !(*parent).dma_parms.is_null() };
         let dma_device = if does_dma { parent } else { null_mut() };
 
-        // SAFETY: By the type invariant the device has its home.
+        // SAFETY: By the type invariant the home is initialized.
         let home = unsafe { Device::<P::Data<'data>>::from_raw(device) }.home();
         home.with_name(|name| {
             // SAFETY: The device is set up; `parent` is bound, and this is dropped before it is unbound.
@@ -202,8 +202,8 @@ impl<P: Provider> Drop for Registered<'_, P> {
         let device = self.device.as_ptr();
 
         if self.is_registered {
-            // SAFETY: By the type invariant the device is registered. The core waits for verbs that
-            // run, and destroys what programs have of the device.
+            // SAFETY: By the type invariant the device is registered. The core waits for running
+            // verbs, and destroys programs' objects of the device.
             unsafe { ffi::ib_unregister_device(device) };
             // SAFETY: By the type invariant, the fields are initialized. They are dropped below.
             let fields = unsafe { Device::<P::Data<'_>>::from_raw(device) };

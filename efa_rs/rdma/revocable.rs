@@ -30,25 +30,25 @@ use super::{
 };
 use crate::ffi;
 
-/// What a device has of memory that may be revoked.
+/// A device's registration of memory that may be revoked.
 pub(crate) trait Hold: Send + Unpin {
-    /// Takes the memory away from the device, which must not use it any more when this returns.
+    /// Revokes the device's access to the memory. The access must have ended when this returns.
     ///
-    /// Called at most once, also when the memory is unpinned, with the reservation lock of the DMA
-    /// buffer held; it may sleep.
+    /// Called at most once, at the latest when the memory is unpinned. The reservation lock of the
+    /// DMA buffer is held. May sleep.
     fn revoke(&mut self);
 }
 
 /// Pinned memory of a DMA buffer, with the device's registration of it, `H`.
 ///
-/// It is unpinned at the end of the device's registration, even if this is leaked.
+/// It is unpinned at the latest when the device is unregistered, even if this is leaked.
 pub(crate) struct Revocable<'a, H: Hold> {
     pinned: Arc<Pinned<'a, H>>,
-    /// Where the device's registration finds it.
+    /// List of the device's DMA buffers, which has an entry for the memory.
     dma_bufs: Arc<DmaBufs>,
 }
 
-/// Memory that the core may have pointers to.
+/// Pinned memory to which the core may have pointers.
 #[pin_data]
 struct Pinned<'a, H> {
     #[pin]
@@ -133,7 +133,7 @@ impl<'a, H: Hold> Pinned<'a, H> {
     unsafe fn end(this: *const c_void) {
         // SAFETY: The caller guarantees that this is such a reference.
         let this = unsafe { Arc::from_raw(this.cast::<Self>()) };
-        // The exporter's lock is taken before this one when the memory is revoked, also by unpinning it.
+        // Unpinned without this lock, which is taken after the exporter's, also by unpinning.
         let umem = this.state.lock().umem.take();
         drop(umem);
     }
@@ -152,7 +152,7 @@ impl<'a, H: Hold> Pinned<'a, H> {
     }
 }
 
-/// Memory that is not revoked for now. An exporter that revokes it waits.
+/// Memory that can't be revoked while this exists. An exporter that revokes it waits.
 pub(crate) struct Kept<'m, 'a, H: Hold>(MutexGuard<'m, State<'a, H>>);
 
 impl<H: Hold> Kept<'_, '_, H> {
@@ -161,8 +161,8 @@ impl<H: Hold> Kept<'_, '_, H> {
         &mut self.0.hold
     }
 
-    /// Divides the memory into pages of the largest size in the bit mask `page_sizes` that fits. `iova` is the
-    /// device's address of the first byte. `None` if no size fits.
+    /// Divides the memory into pages of the largest size in the bit mask `page_sizes` that fits.
+    /// `iova` is the device's address of the first byte. Returns `None` if no size fits.
     ///
     /// # Errors
     ///

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What a provider's userspace library passes along with a verb.
+//! Data that a provider's userspace library exchanges with a verb.
 
 use core::marker::PhantomData;
 
@@ -23,11 +23,11 @@ pub(crate) struct Udata<'a> {
 }
 
 impl Udata<'_> {
-    /// Wraps what the core has passed.
+    /// Wraps the core's structure.
     ///
     /// # Safety
     ///
-    /// `raw` must be null or valid for the lifetime that the caller gives the value.
+    /// `raw` must be null or valid for the lifetime of the returned value.
     pub(super) unsafe fn from_raw(raw: *mut ffi::ib_udata) -> Self {
         // INVARIANT: The caller guarantees it.
         Self {
@@ -36,17 +36,17 @@ impl Udata<'_> {
         }
     }
 
-    /// Wraps what the core has passed along with the attributes of a method.
+    /// Wraps the `ib_udata` in the attributes of a method.
     ///
     /// # Safety
     ///
-    /// `attrs` must be valid for the lifetime that the caller gives the value.
+    /// `attrs` must be valid for the lifetime of the returned value.
     pub(super) unsafe fn of(attrs: *mut ffi::uverbs_attr_bundle) -> Self {
         // SAFETY: The caller guarantees that the attributes are valid.
         let parts = unsafe { &mut (*attrs).__bindgen_anon_1 };
         // SAFETY: This is the variant that the core uses.
         let raw = unsafe { &raw mut parts.__bindgen_anon_1.driver_udata };
-        // SAFETY: The input is a part of the attributes, which are valid as long.
+        // SAFETY: The structure is part of the attributes, so it is valid as long as they are.
         unsafe { Self::from_raw(raw) }
     }
 
@@ -56,7 +56,7 @@ impl Udata<'_> {
         self.raw.is_null()
     }
 
-    /// Returns what the core has passed.
+    /// Returns the core's structure, or null.
     pub(super) fn as_raw(&self) -> *mut ffi::ib_udata {
         self.raw
     }
@@ -81,7 +81,7 @@ impl Udata<'_> {
         Ok(bytes)
     }
 
-    /// Fails unless there is no input, or just zeroes.
+    /// Fails if there is input other than zeroes.
     ///
     /// # Errors
     ///
@@ -98,9 +98,9 @@ impl Udata<'_> {
         to_result(unsafe { ffi::_ib_copy_validate_udata_in(self.raw, core::ptr::null_mut(), 0, 0) })
     }
 
-    /// Fails unless there is no input, or just zeroes. Zeroes the output.
+    /// Fails if there is input other than zeroes. Zeroes the output.
     ///
-    /// For verbs of which the userspace library passes and gets nothing.
+    /// For verbs without input or output of the userspace library.
     ///
     /// # Errors
     ///
@@ -111,7 +111,7 @@ impl Udata<'_> {
         self.respond(&[])
     }
 
-    /// Writes the output: as much of it as the caller has room for, and zeroes to the end of that.
+    /// Writes the output, truncated or padded with zeroes to the size of the caller's buffer.
     ///
     /// # Errors
     ///

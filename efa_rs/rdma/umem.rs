@@ -38,14 +38,14 @@ pub(crate) struct Umem<'a> {
 // SAFETY: Pinned memory may be released by any task.
 unsafe impl Send for Umem<'_> {}
 
-// SAFETY: What can be done with a shared reference only reads.
+// SAFETY: A shared reference only allows reads.
 unsafe impl Sync for Umem<'_> {}
 
-// The core gives DMA buffers as a structure of their own.
+// The core returns DMA buffers in a structure of their own, which begins with an `ib_umem`.
 const _: () = assert!(offset_of!(ffi::ib_umem_dmabuf, umem) == 0);
 
 impl<'a> Umem<'a> {
-    /// Takes over what a function of the core returned: an error, null for none, or memory.
+    /// Takes ownership of the result of a core function: an error, null for none, or memory.
     ///
     /// # Safety
     ///
@@ -89,8 +89,8 @@ impl<'a> Umem<'a> {
     ///
     /// # Safety
     ///
-    /// `device` must be valid, and of a registration whose data is valid for `'a`. `context` must be what `revoked` can be
-    /// called with as long as the memory is pinned, and while it is unpinned.
+    /// `device` must be valid, and of a registration whose data is valid for `'a`. `revoked` must
+    /// be callable with `context` as long as the memory is pinned, and while it is unpinned.
     pub(super) unsafe fn get_dmabuf(
         device: *mut ffi::ib_device,
         fd: c_int,
@@ -106,7 +106,7 @@ impl<'a> Umem<'a> {
         let raw = from_err_ptr(unsafe {
             ffi::ib_umem_dmabuf_get_pinned_revocable_and_lock(device, offset, size, fd, access)
         })?;
-        // SAFETY: The memory was returned with this lock held. The caller guarantees what may be called.
+        // SAFETY: The memory was returned with this lock held. The caller guarantees the callback.
         unsafe { ffi::ib_umem_dmabuf_set_revoke_locked(raw, Some(revoked), context) };
         // SAFETY: The memory is valid, and was returned with this lock held.
         unsafe { ffi::ib_umem_dmabuf_revoke_unlock(raw) };
@@ -115,26 +115,26 @@ impl<'a> Umem<'a> {
         unsafe { Self::from_raw(device, raw.cast()) }?.ok_or(EINVAL)
     }
 
-    /// Returns whether the device sees the memory as one piece.
+    /// Returns whether the memory is contiguous for the device.
     pub(crate) fn is_contiguous(&self) -> bool {
         // SAFETY: By the type invariant the memory is pinned, and owned by this.
         unsafe { ffi::efa_umem_is_contiguous(self.raw.as_ptr()) }
     }
 
-    /// Returns the address of the first byte as the device sees it.
+    /// Returns the DMA address of the first byte.
     pub(crate) fn start(&self) -> u64 {
         // SAFETY: By the type invariant the memory is pinned, and owned by this.
         unsafe { ffi::efa_umem_start(self.raw.as_ptr()) }
     }
 
-    /// Divides the memory into pages of the largest size in the bit mask `page_sizes` that fits. `iova` is the
-    /// device's address of the first byte. `None` if no size fits.
+    /// Divides the memory into pages of the largest size in the bit mask `page_sizes` that fits.
+    /// `iova` is the device's address of the first byte. Returns `None` if no size fits.
     pub(crate) fn pages(&mut self, page_sizes: u64, iova: u64) -> Option<Pages<'_>> {
-        // SAFETY: It is borrowed exclusively. Memory that may be revoked is in a `Revocable`, which does not lend it so.
+        // SAFETY: `self` is borrowed exclusively. A `Revocable` never lends its memory mutably.
         unsafe { self.divide(page_sizes, iova) }
     }
 
-    /// As [`Self::pages`], of memory that others may refer to.
+    /// Divides memory to which there may be other references, like [`Self::pages`].
     ///
     /// # Safety
     ///
@@ -143,8 +143,8 @@ impl<'a> Umem<'a> {
     pub(super) unsafe fn divide(&self, page_sizes: u64, iova: u64) -> Option<Pages<'_>> {
         let raw = self.raw.as_ptr();
         // CAST: `usize` has 64 bits on every architecture that has EFA.
-        // SAFETY: By the type invariant `raw` is valid; the caller guarantees that its pages are there,
-        // and that nothing else has the core store `iova`.
+        // SAFETY: By the type invariant `raw` is valid; the caller guarantees that its pages are
+        // valid, and that nothing else divides it, as this stores `iova`.
         let page_size = unsafe { ffi::ib_umem_find_best_pgsz(raw, page_sizes as usize, iova) };
         if page_size == 0 {
             return None;
@@ -153,7 +153,7 @@ impl<'a> Umem<'a> {
         let mut iter = MaybeUninit::uninit();
         // SAFETY: By the type invariant `raw` is valid. The core has found the page size.
         let count = unsafe { ffi::efa_umem_num_blocks(raw, page_size) };
-        // SAFETY: By the type invariant `raw` is valid. The caller guarantees that its pages are there.
+        // SAFETY: By the type invariant `raw` is valid. The caller guarantees valid pages.
         unsafe { ffi::efa_umem_iter_start(iter.as_mut_ptr(), raw, page_size) };
         Some(Pages {
             page_size: page_size as u64,
@@ -172,7 +172,7 @@ impl Drop for Umem<'_> {
     }
 }
 
-/// The pages of a [`Umem`], which are there, and an iterator over their addresses.
+/// The pages of a [`Umem`], which is not revoked, and an iterator over their addresses.
 pub(crate) struct Pages<'u> {
     page_size: u64,
     count: usize,
@@ -186,16 +186,15 @@ impl Pages<'_> {
         self.page_size
     }
 
-    /// Returns how many pages there are.
+    /// Returns the number of pages.
     pub(crate) fn count(&self) -> usize {
         self.count
     }
 
-    /// Writes the next addresses, as the device sees them, into `pages`, and returns how many there
-    /// were.
+    /// Writes the next DMA addresses into `pages`, and returns their number.
     pub(crate) fn fill(&mut self, pages: &mut [u64]) -> usize {
-        // SAFETY: The iterator is that of a `Umem` that is borrowed, and by the promise of `divide` its pages
-        // are there; the slice is as long as given.
+        // SAFETY: The iterator is that of a borrowed `Umem`, whose pages are valid by the
+        // requirements of `divide`. The slice has the given length.
         unsafe { ffi::efa_umem_iter_fill(&mut self.iter, pages.as_mut_ptr(), pages.len()) }
     }
 }

@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What completions say of work requests.
+//! Status and operation of work requests in their completions.
 
 use crate::ffi;
 
-/// How a work request ended.
+/// Status of a completed work request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum WcStatus {
-    /// Well.
+    /// The work request has succeeded.
     Success = ffi::ib_wc_status_IB_WC_SUCCESS,
     /// The data is longer than allowed.
     LocLenErr = ffi::ib_wc_status_IB_WC_LOC_LEN_ERR,
-    /// The queue pair could not execute it.
+    /// The queue pair could not execute the work request.
     LocQpOpErr = ffi::ib_wc_status_IB_WC_LOC_QP_OP_ERR,
     /// No memory region lets the queue pair use a buffer.
     LocProtErr = ffi::ib_wc_status_IB_WC_LOC_PROT_ERR,
-    /// It was not executed, as the queue pair is in error.
+    /// The work request was flushed, as the queue pair is in error.
     WrFlushErr = ffi::ib_wc_status_IB_WC_WR_FLUSH_ERR,
-    /// What the peer answered makes no sense.
+    /// The response of the peer is invalid.
     BadRespErr = ffi::ib_wc_status_IB_WC_BAD_RESP_ERR,
-    /// The peer has refused it.
+    /// The peer has rejected the request.
     RemInvReqErr = ffi::ib_wc_status_IB_WC_REM_INV_REQ_ERR,
     /// No memory region of the peer lets the queue pair use its memory.
     RemAccessErr = ffi::ib_wc_status_IB_WC_REM_ACCESS_ERR,
@@ -28,17 +28,17 @@ pub(crate) enum WcStatus {
     RnrRetryExcErr = ffi::ib_wc_status_IB_WC_RNR_RETRY_EXC_ERR,
     /// The peer has no such queue pair.
     RemInvRdReqErr = ffi::ib_wc_status_IB_WC_REM_INV_RD_REQ_ERR,
-    /// The peer could not do it.
+    /// The peer could not execute the operation.
     RemOpErr = ffi::ib_wc_status_IB_WC_REM_OP_ERR,
-    /// The peer gave up.
+    /// The peer has aborted the operation.
     RemAbortErr = ffi::ib_wc_status_IB_WC_REM_ABORT_ERR,
-    /// The peer did not answer.
+    /// The peer has not responded in time.
     RespTimeoutErr = ffi::ib_wc_status_IB_WC_RESP_TIMEOUT_ERR,
     /// Another failure.
     GeneralErr = ffi::ib_wc_status_IB_WC_GENERAL_ERR,
 }
 
-/// What a work request was.
+/// Operation of a completed work request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum WcOpcode {
@@ -50,7 +50,7 @@ pub(crate) enum WcOpcode {
     RdmaRead = ffi::ib_wc_opcode_IB_WC_RDMA_READ,
     /// A registration of memory.
     RegMr = ffi::ib_wc_opcode_IB_WC_REG_MR,
-    /// The end of one.
+    /// An invalidation of a registration.
     LocalInv = ffi::ib_wc_opcode_IB_WC_LOCAL_INV,
     /// A receive of a send.
     Recv = ffi::ib_wc_opcode_IB_WC_RECV,

@@ -2,9 +2,9 @@
 
 //! Work requests of clients in the kernel.
 //!
-//! A provider looks at the next work request of a list, and accepts it once nothing can fail any more. It gets a token
-//! for it, which it returns with the completion. So each accepted work request has one completion at most, and the
-//! client learns exactly which ones were not accepted.
+//! A provider inspects the next work request of a list, and accepts it once nothing can fail any
+//! more. It receives a token, which the completion consumes. So each accepted work request has at
+//! most one completion, and the client learns exactly which ones were rejected.
 
 use core::{
     marker::PhantomData,
@@ -35,7 +35,7 @@ pub(crate) struct WrToken {
 }
 
 impl WrToken {
-    /// Returns what the work request is.
+    /// Returns the opcode for the completion.
     pub(super) fn opcode(&self) -> WcOpcode {
         self.opcode
     }
@@ -51,7 +51,7 @@ impl WrToken {
 pub(crate) struct Sge(ffi::ib_sge);
 
 impl Sge {
-    /// Returns the address: of the device's, or for inline data the kernel's.
+    /// Returns the address: a DMA address or, for inline data, a kernel address.
     pub(crate) fn addr(&self) -> u64 {
         self.0.addr
     }
@@ -66,7 +66,7 @@ impl Sge {
         self.0.lkey
     }
 
-    /// Takes the buffers of a work request.
+    /// Converts the buffers of a work request.
     ///
     /// # Safety
     ///
@@ -74,8 +74,7 @@ impl Sge {
     unsafe fn list<'w>(list: *const ffi::ib_sge, count: c_int) -> &'w [Self] {
         match usize::try_from(count) {
             Ok(count) if count > 0 => {
-                // SAFETY: The caller guarantees that the buffers are there, of which `Sge` has the
-                // layout.
+                // SAFETY: The caller guarantees that the buffers are valid. `Sge` has their layout.
                 unsafe { slice::from_raw_parts(list.cast(), count) }
             }
             _ => &[],
@@ -83,28 +82,28 @@ impl Sge {
     }
 }
 
-/// What a send work request asks for.
+/// Operation of a send work request.
 pub(crate) enum SendOp<'w, Ah, Mr> {
     /// Sends to a receive buffer of the peer.
     Send(PeerWr<'w, Ah>),
-    /// Writes to memory of the peer; with immediate data, which takes a receive buffer.
+    /// Writes to memory of the peer. Immediate data, if any, consumes a receive buffer.
     RdmaWrite(PeerWr<'w, Ah>, RemoteMemory),
-    /// Reads from memory of the peer to the buffers. There is no inline data.
+    /// Reads from memory of the peer to the buffers. Inline data is not possible.
     RdmaRead(PeerWr<'w, Ah>, RemoteMemory),
     /// Registers memory.
     RegMr(MrRegistration<'w, Mr>),
-    /// Ends a registration.
+    /// Invalidates a registration.
     LocalInv {
-        /// The key of the region.
+        /// Remote key of the region.
         rkey: u32,
     },
 }
 
-/// A send work request that is for a queue pair of a peer, where `Ah` says the peer is.
+/// A send work request for a queue pair of a peer, with an address handle `Ah`.
 ///
 /// # Invariants
 ///
-/// `raw` begins a structure of the given layout. It is valid for `'w` with all that it points to.
+/// `raw` begins a structure of the given layout. It is valid for `'w`, as are all its pointers.
 pub(crate) struct PeerWr<'w, Ah> {
     raw: NonNull<ffi::ib_send_wr>,
     layout: &'static SendWrLayout,
@@ -118,7 +117,7 @@ impl<'w, Ah> PeerWr<'w, Ah> {
         unsafe { self.raw.as_ref() }
     }
 
-    /// Reads what the structure has at an offset.
+    /// Reads the field of the structure at an offset.
     ///
     /// # Safety
     ///
@@ -131,7 +130,7 @@ impl<'w, Ah> PeerWr<'w, Ah> {
         unsafe { field.cast::<T>().read() }
     }
 
-    /// Returns where the peer is.
+    /// Returns the address handle of the peer.
     ///
     /// # Errors
     ///
@@ -170,19 +169,19 @@ impl<'w, Ah> PeerWr<'w, Ah> {
             raw.opcode,
             ffi::ib_wr_opcode_IB_WR_SEND_WITH_IMM | ffi::ib_wr_opcode_IB_WR_RDMA_WRITE_WITH_IMM
         );
-        // SAFETY: All variants are numbers.
+        // SAFETY: All variants of the union are integers.
         has_imm.then(|| u32::from_be(unsafe { (&raw const raw.ex).cast::<u32>().read() }))
     }
 
-    /// Returns the data, or for an RDMA read where it is written to.
+    /// Returns the data or, for an RDMA read, the buffers that are written.
     #[inline]
     pub(crate) fn data(&self) -> SendData<'w> {
         let raw = self.raw();
-        // SAFETY: By the type invariant the buffers are there.
+        // SAFETY: By the type invariant the buffers are valid.
         let sges = unsafe { Sge::list(raw.sg_list, raw.num_sge) };
         if is_inline(raw) {
-            // INVARIANT: A client that wants data to be inline gives addresses of the kernel. They are valid for as long as
-            // the work request, by the type invariant.
+            // INVARIANT: For inline data, a client passes kernel addresses. By the type invariant,
+            // they are valid as long as the work request.
             SendData::Inline(InlineData(sges))
         } else {
             SendData::Sges(sges)
@@ -217,14 +216,14 @@ fn is_inline(wr: &ffi::ib_send_wr) -> bool {
 
 /// The data of a send work request.
 pub(crate) enum SendData<'w> {
-    /// In memory regions.
+    /// Data in memory regions.
     Sges(&'w [Sge]),
-    /// In the kernel's memory, and to be copied before the work request is accepted.
+    /// Data in kernel memory, which must be copied before the work request is accepted.
     Inline(InlineData<'w>),
 }
 
 impl SendData<'_> {
-    /// Returns its length in bytes, if that has 32 bits.
+    /// Returns the length in bytes, or `None` if it exceeds 32 bits.
     pub(crate) fn length(&self) -> Option<u32> {
         match self {
             Self::Sges(sges) | Self::Inline(InlineData(sges)) => length(sges),
@@ -232,7 +231,7 @@ impl SendData<'_> {
     }
 }
 
-/// Returns how many bytes buffers have, if that number has 32 bits.
+/// Returns the total length of buffers in bytes, or `None` if it exceeds 32 bits.
 pub(crate) fn length(sges: &[Sge]) -> Option<u32> {
     sges.iter()
         .try_fold(0u32, |total, sge| total.checked_add(sge.length()))
@@ -246,7 +245,7 @@ pub(crate) fn length(sges: &[Sge]) -> Option<u32> {
 pub(crate) struct InlineData<'w>(&'w [Sge]);
 
 impl InlineData<'_> {
-    /// Copies the data, and returns how many bytes they are; nothing if they don't fit.
+    /// Copies the data, and returns its length in bytes, or `None` if it does not fit.
     pub(crate) fn copy_to(&self, buffer: &mut [u8]) -> Option<usize> {
         let mut length = 0;
         for sge in self.0 {
@@ -273,13 +272,13 @@ pub(crate) struct MrRegistration<'w, Mr> {
 }
 
 impl<'w, Mr> MrRegistration<'w, Mr> {
-    /// Returns the region of the registration, which has its pages.
+    /// Returns the region, which has the pages to register.
     pub(crate) fn mr(&self) -> &'w Mr {
         // SAFETY: By the type invariant the function can be called with this region.
         unsafe { (self.mr_of)(self.wr.mr) }
     }
 
-    /// Returns the region's local key from then on.
+    /// Returns the local key of the region after the registration.
     pub(crate) fn lkey(&self) -> u32 {
         self.region.lkey
     }
@@ -294,26 +293,26 @@ impl<'w, Mr> MrRegistration<'w, Mr> {
         self.region.length
     }
 
-    /// Returns the bytes of a page.
+    /// Returns the size of a page in bytes.
     pub(crate) fn page_size(&self) -> u32 {
         self.region.page_size
     }
 
-    /// Returns what the region may be used for.
+    /// Returns the allowed uses of the region.
     pub(crate) fn access(&self) -> Access {
         Access::from_raw(self.wr.access)
     }
 }
 
-/// Finds the provider's data of a memory region.
+/// Function that returns the provider's data of a memory region.
 type MrOf<'w, Mr> = unsafe fn(*mut ffi::ib_mr) -> &'w Mr;
 
 /// A send work request of a transport with address handles `Ah` and memory regions `Mr`.
 ///
 /// # Invariants
 ///
-/// `raw` begins a structure of the given layout, or of a registration. The structure is valid for `'w` with all
-/// that it points to. `mr_of` can be called with the regions that the structure names.
+/// `raw` begins a structure of the given layout, or of a registration. The structure is valid for
+/// `'w`, as are all its pointers. `mr_of` can be called with the regions that the structure names.
 pub(crate) struct SendWr<'w, Ah, Mr> {
     raw: NonNull<ffi::ib_send_wr>,
     layout: &'static SendWrLayout,
@@ -328,18 +327,18 @@ impl<'w, Ah, Mr> SendWr<'w, Ah, Mr> {
         unsafe { self.raw.as_ref() }
     }
 
-    /// Returns whether its success is to be reported.
+    /// Returns whether its success must be reported.
     #[inline]
     pub(crate) fn is_signaled(&self) -> bool {
         self.raw().send_flags & ffi::ib_send_flags_IB_SEND_SIGNALED != 0
     }
 
-    /// Returns what it asks for.
+    /// Returns the operation.
     ///
     /// # Errors
     ///
-    /// - [`EINVAL`] if that is none of [`SendOp`], or there are flags that the operation does not have. Likewise if the
-    ///   memory region is missing, or the transport has no RDMA.
+    /// - [`EINVAL`] if it is none of [`SendOp`], has unsupported flags, lacks its memory region, or
+    ///   needs RDMA that the transport lacks.
     #[inline]
     pub(crate) fn operation(&self) -> Result<SendOp<'w, Ah, Mr>> {
         let raw = self.raw();
@@ -347,7 +346,7 @@ impl<'w, Ah, Mr> SendWr<'w, Ah, Mr> {
         if raw.send_flags & !known != 0 {
             return Err(EINVAL);
         }
-        // INVARIANT: A work request with one of the first opcodes has the layout.
+        // INVARIANT: This is only used for sends and RDMA operations, which have the layout.
         let wr = PeerWr {
             raw: self.raw,
             layout: self.layout,
@@ -362,7 +361,7 @@ impl<'w, Ah, Mr> SendWr<'w, Ah, Mr> {
                 let remote = unsafe { wr.remote_memory() }?;
                 SendOp::RdmaWrite(wr, remote)
             }
-            // Where the data is read to is no data of the work request.
+            // The operations below have no inline data: an RDMA read writes to its buffers.
             _ if is_inline(raw) => return Err(EINVAL),
             ffi::ib_wr_opcode_IB_WR_RDMA_READ => {
                 // SAFETY: This is an RDMA operation.
@@ -372,14 +371,14 @@ impl<'w, Ah, Mr> SendWr<'w, Ah, Mr> {
             // SAFETY: A work request with this opcode is a registration.
             ffi::ib_wr_opcode_IB_WR_REG_MR => SendOp::RegMr(unsafe { self.registration() }?),
             ffi::ib_wr_opcode_IB_WR_LOCAL_INV => SendOp::LocalInv {
-                // SAFETY: All variants are numbers.
+                // SAFETY: All variants of the union are integers.
                 rkey: unsafe { (&raw const raw.ex).cast::<u32>().read() },
             },
             _ => return Err(EINVAL),
         })
     }
 
-    /// Returns what it registers.
+    /// Returns the registration of the work request.
     ///
     /// # Safety
     ///
@@ -389,7 +388,7 @@ impl<'w, Ah, Mr> SendWr<'w, Ah, Mr> {
         let wr = unsafe { self.raw.cast::<ffi::ib_reg_wr>().as_ref() };
         // SAFETY: The client does not deregister the region before the work request has completed.
         let region = unsafe { wr.mr.as_ref() }.ok_or(EINVAL)?;
-        // INVARIANT: By that of this type the function can be called with this region.
+        // INVARIANT: By the invariant of this type, the function can be called with this region.
         Ok(MrRegistration {
             wr,
             region,
@@ -398,8 +397,8 @@ impl<'w, Ah, Mr> SendWr<'w, Ah, Mr> {
     }
 }
 
-/// Returns the opcode in the completion of a send work request. Clients read it even if the request has failed: for some
-/// it determines the meaning of the id.
+/// Returns the opcode in the completion of a send work request. Clients read it even if the request
+/// has failed: some interpret the id by it.
 #[inline]
 fn completed_as(opcode: ffi::ib_wr_opcode) -> Option<WcOpcode> {
     Some(match opcode {
@@ -414,7 +413,7 @@ fn completed_as(opcode: ffi::ib_wr_opcode) -> Option<WcOpcode> {
     })
 }
 
-/// Send work requests that a client posts at once, and that were not accepted yet.
+/// Send work requests of a client's list that were not accepted yet.
 pub(crate) struct SendWrs<'w, Ah, Mr> {
     next: *const ffi::ib_send_wr,
     layout: &'static SendWrLayout,
@@ -427,8 +426,9 @@ impl<'w, Ah, Mr> SendWrs<'w, Ah, Mr> {
     ///
     /// # Safety
     ///
-    /// The list must be valid for `'w`, and each of its work requests in a structure of that layout, or of a
-    /// registration; so must be what they point to. `mr_of` must be callable with the regions that they name.
+    /// The list must be valid for `'w`, as must be the pointers in its work requests. Each must be
+    /// in a structure of that layout, or of a registration. `mr_of` must be callable with the
+    /// regions that they name.
     pub(super) unsafe fn new(
         first: *const ffi::ib_send_wr,
         layout: &'static SendWrLayout,
@@ -450,7 +450,7 @@ impl<'w, Ah, Mr> SendWrs<'w, Ah, Mr> {
     /// Returns the next work request.
     #[inline]
     pub(crate) fn peek(&mut self) -> Option<NextSend<'_, 'w, Ah, Mr>> {
-        // INVARIANT: By the requirement of `new` it is in such a structure.
+        // INVARIANT: By the requirements of `new`, the work request is in such a structure.
         let wr = SendWr {
             raw: NonNull::new(self.next.cast_mut())?,
             layout: self.layout,
@@ -488,14 +488,14 @@ impl<'w, Ah, Mr> NextSend<'_, 'w, Ah, Mr> {
         let opcode = completed_as(raw.opcode).ok_or(EINVAL)?;
         *self.next = raw.next;
         Ok(WrToken {
-            // SAFETY: All variants are as large, and numbers or pointers.
+            // SAFETY: Both variants of the union, an integer and a pointer, have 64 bits.
             wr_id: unsafe { (&raw const raw.__bindgen_anon_1).cast::<u64>().read() },
             opcode,
         })
     }
 }
 
-/// Receive work requests that a client posts at once, and that were not accepted yet.
+/// Receive work requests of a client's list that were not accepted yet.
 pub(crate) struct RecvWrs<'w> {
     next: *const ffi::ib_recv_wr,
     lifetime: PhantomData<&'w ffi::ib_recv_wr>,
@@ -506,8 +506,8 @@ impl<'w> RecvWrs<'w> {
     ///
     /// # Safety
     ///
-    /// The list must be valid for the lifetime that the caller gives the value, and so must be what its
-    /// work requests point to.
+    /// The list, and the pointers in its work requests, must be valid for the lifetime of the
+    /// returned value.
     pub(super) unsafe fn new(first: *const ffi::ib_recv_wr) -> Self {
         Self {
             next: first,
@@ -539,10 +539,10 @@ pub(crate) struct NextRecv<'l, 'w> {
 }
 
 impl<'w> NextRecv<'_, 'w> {
-    /// Returns its buffers.
+    /// Returns the buffers of the work request.
     #[inline]
     pub(crate) fn sges(&self) -> &'w [Sge] {
-        // SAFETY: By the requirement of `RecvWrs::new` the buffers are there.
+        // SAFETY: By the requirement of `RecvWrs::new` the buffers are valid.
         unsafe { Sge::list(self.raw.sg_list, self.raw.num_sge) }
     }
 
@@ -551,7 +551,7 @@ impl<'w> NextRecv<'_, 'w> {
     pub(crate) fn accept(self) -> WrToken {
         *self.next = self.raw.next;
         WrToken {
-            // SAFETY: All variants are as large, and numbers or pointers.
+            // SAFETY: Both variants of the union, an integer and a pointer, have 64 bits.
             wr_id: unsafe { (&raw const self.raw.__bindgen_anon_1).cast::<u64>().read() },
             opcode: WcOpcode::Recv,
         }

@@ -10,11 +10,11 @@ use crate::ffi::{
     ib_ud_wr, //
 };
 
-/// Offsets in bytes of what a send work request has behind the core's `ib_send_wr`, with which it begins.
+/// Offsets in bytes of a transport's fields in a send work request, behind the core's `ib_send_wr`.
 ///
 /// # Invariants
 ///
-/// They are those of one transport, of fields of the types that [`SendWr`](super::SendWr) reads.
+/// All offsets are of one transport, of fields of the types that [`SendWr`](super::SendWr) reads.
 #[derive(Clone, Copy)]
 pub(crate) struct SendWrLayout {
     /// Pointer to the address handle.
@@ -27,7 +27,7 @@ pub(crate) struct SendWrLayout {
     pub(super) remote_memory: Option<(usize, usize)>,
 }
 
-// Each kind of work request begins with the core's.
+// Each kind of work request begins with the core's `ib_send_wr`.
 const _: () = {
     assert!(offset_of!(ib_ud_wr, wr) == 0);
     assert!(offset_of!(ib_srd_wr, wr) == 0);

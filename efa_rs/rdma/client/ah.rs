@@ -25,16 +25,16 @@ use crate::{
     rdma::Gid, //
 };
 
-/// Where a peer is.
+/// The address of a peer, in a protection domain.
 pub(crate) struct AddressHandle<'a>(Owned<'a, ffi::ib_ah, Arc<Pd<'a>>>);
 
 impl<'a> AddressHandle<'a> {
-    /// Creates an address handle for the peer with a GID, by a port's first GID. May sleep.
+    /// Creates an address handle for a peer's GID, from a port's first GID. May sleep.
     ///
     /// # Errors
     ///
     /// - [`EINVAL`] if there is no such port.
-    /// - `EOPNOTSUPP` if the port has addresses of another kind.
+    /// - `EOPNOTSUPP` if the layer does not support the port's type of addresses.
     /// - [`ENOMEM`] if there is no memory.
     /// - Those of the provider.
     pub(crate) fn new(pd: &Arc<Pd<'a>>, port: u32, dgid: &Gid) -> Result<Arc<Self>> {
@@ -44,15 +44,15 @@ impl<'a> AddressHandle<'a> {
         let attr = unsafe { attr.assume_init_mut() };
         attr.type_ = address_type(device, port)?;
         attr.port_num = port;
-        // CAST: A flag of a few bits.
+        // CAST: The flag fits in a `u8`.
         attr.ah_flags = ffi::ib_ah_flags_IB_AH_GRH as u8;
         attr.grh.hop_limit = 1;
-        // SAFETY: A GID is 16 bytes, however they are looked at.
+        // SAFETY: All variants of `ib_gid` are 16 bytes, as is `Gid`.
         unsafe { (&raw mut attr.grh.dgid).cast::<Gid>().write(*dgid) };
 
         let create = |pd: &Arc<Pd<'a>>| {
             let flags = ffi::rdma_create_ah_flags_RDMA_CREATE_AH_SLEEPABLE;
-            // SAFETY: The domain is there, and the attributes are valid.
+            // SAFETY: The domain exists, and the attributes are valid.
             let raw = unsafe { ffi::rdma_create_ah(pd.as_raw(), attr, flags) };
             Raw::created(raw)
         };
@@ -72,20 +72,20 @@ impl<'a> AddressHandle<'a> {
     }
 }
 
-/// Returns what kind of addresses a port has: as the core's `rdma_ah_find_type`, for those kinds that this
-/// layer knows how to fill.
+/// Returns the type of a port's addresses, like the core's `rdma_ah_find_type`. Fails for types
+/// whose attributes this layer can't fill.
 fn address_type(device: &Device, port: u32) -> Result<ffi::rdma_ah_attr_type> {
     let raw = device.as_raw();
-    // SAFETY: The device is registered, and its count of ports does not change then.
+    // SAFETY: The device is registered, so its number of ports does not change.
     let ports = unsafe { (*raw).phys_port_cnt };
     if port == 0 || port > ports {
         return Err(EINVAL);
     }
-    // SAFETY: The device is registered, and has its port data then.
+    // SAFETY: The device is registered, so its port data exists.
     let port_data = unsafe { (*raw).port_data };
-    // SAFETY: Ports are counted from one, and their data is indexed so.
+    // SAFETY: The port exists. Its number, counted from 1, is the index of its data.
     let data = unsafe { port_data.add(port as usize) };
-    // SAFETY: The data is that of a port, whose kind does not change.
+    // SAFETY: The data is that of an existing port, whose capabilities do not change.
     let protocols = unsafe { (*data).immutable.core_cap_flags };
     match protocols
         & (ffi::RDMA_CORE_CAP_PROT_IB

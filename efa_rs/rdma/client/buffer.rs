@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Memory of work requests.
+//! Memory buffers for work requests.
 
 use kernel::{
     dma::Coherent,
@@ -19,19 +19,19 @@ use crate::{
 
 /// Coherent memory that work requests of a protection domain may refer to.
 ///
-/// The device, or a peer of it, may write to it at any time, so its content is only copied. Every posted work
-/// request keeps its buffer, and so does every region.
+/// The device, for itself or a peer, may write to it at any time, so its content is only copied.
+/// Each posted work request and each region holds a reference to its buffer.
 pub(crate) struct Buffer<'a> {
     memory: Coherent<[u8]>,
     pd: Arc<Pd<'a>>,
 }
 
 impl<'a> Buffer<'a> {
-    /// Allocates zeroed memory, from the start of a page on.
+    /// Allocates zeroed memory that starts at a page boundary.
     ///
     /// # Errors
     ///
-    /// - [`EINVAL`] if `size` is 0, or more than a work request can name.
+    /// - [`EINVAL`] if `size` is 0, or exceeds the 32-bit length of a work request.
     /// - [`ENOMEM`] if there is no memory.
     /// - `EOPNOTSUPP` if the device does no DMA.
     pub(crate) fn new(pd: &Arc<Pd<'a>>, size: usize) -> Result<Arc<Self>> {
@@ -51,22 +51,22 @@ impl<'a> Buffer<'a> {
         self.memory.len()
     }
 
-    /// Copies bytes from `offset` on.
+    /// Copies bytes out of the buffer, from `offset` on.
     ///
     /// # Errors
     ///
-    /// - [`ERANGE`] if they end behind the buffer.
+    /// - [`ERANGE`] if the range exceeds the buffer.
     pub(crate) fn read(&self, offset: usize, bytes: &mut [u8]) -> Result {
         let end = offset.checked_add(bytes.len()).ok_or(ERANGE)?;
         io_project!(&self.memory, [try: offset..end]).copy_to_slice(bytes);
         Ok(())
     }
 
-    /// Copies bytes to it, from `offset` on.
+    /// Copies bytes into the buffer, from `offset` on.
     ///
     /// # Errors
     ///
-    /// - [`ERANGE`] if they end behind the buffer.
+    /// - [`ERANGE`] if the range exceeds the buffer.
     pub(crate) fn write(&self, offset: usize, bytes: &[u8]) -> Result {
         let end = offset.checked_add(bytes.len()).ok_or(ERANGE)?;
         io_project!(&self.memory, [try: offset..end]).copy_from_slice(bytes);
@@ -78,7 +78,7 @@ impl<'a> Buffer<'a> {
         &self.pd
     }
 
-    /// Returns the first address, as the device sees it.
+    /// Returns the DMA address of the first byte.
     pub(super) fn dma_address(&self) -> u64 {
         self.memory.dma_address()
     }
@@ -88,7 +88,7 @@ impl<'a> Buffer<'a> {
 ///
 /// # Invariants
 ///
-/// It is within the buffer.
+/// The range is within the buffer.
 #[derive(Clone, Copy)]
 pub(crate) struct Slice<'w, 'a> {
     buffer: &'w Arc<Buffer<'a>>,
@@ -97,14 +97,14 @@ pub(crate) struct Slice<'w, 'a> {
 }
 
 impl<'w, 'a> Slice<'w, 'a> {
-    /// Takes `length` bytes of a buffer from `offset` on.
+    /// Makes a slice of `length` bytes from `offset` on.
     ///
     /// # Errors
     ///
-    /// - [`ERANGE`] if they end behind the buffer.
+    /// - [`ERANGE`] if the range exceeds the buffer.
     pub(crate) fn new(buffer: &'w Arc<Buffer<'a>>, offset: usize, length: u32) -> Result<Self> {
         match offset.checked_add(length as usize) {
-            // INVARIANT: The condition of this branch.
+            // INVARIANT: The guard has checked that the range is within the buffer.
             Some(end) if end <= buffer.size() => Ok(Self {
                 buffer,
                 offset,
@@ -119,9 +119,9 @@ impl<'w, 'a> Slice<'w, 'a> {
         self.buffer
     }
 
-    /// Returns the first address, as the device sees it, and the length.
+    /// Returns the DMA address of the first byte, and the length in bytes.
     pub(super) fn range(&self) -> (u64, u32) {
-        // CAST: An address has 64 bits on every architecture that has RDMA.
+        // CAST: `usize` has at most 64 bits.
         (self.buffer.dma_address() + self.offset as u64, self.length)
     }
 

@@ -49,39 +49,39 @@ use crate::{
     }, //
 };
 
-/// The end of a work request.
+/// Completion of a work request. It returns the objects that the request has used.
 pub(crate) struct Completion<'a> {
-    /// The client's id of the work request.
+    /// Id of the work request that the client has chosen.
     pub(crate) id: u64,
-    /// How it ended.
+    /// Status of the work request.
     pub(crate) status: WcStatus,
-    /// The status in the device's own terms.
+    /// Device-specific error code.
     pub(crate) vendor_err: u32,
-    /// What it was.
+    /// Operation of the work request.
     pub(crate) opcode: WcOpcode,
-    /// What it was about, which the device does not use any more on its behalf.
+    /// Object that the work request has used. The device no longer uses it for this request.
     pub(crate) held: Held<'a>,
-    /// What has arrived, if it was a receive, and something has.
+    /// Details of the received message, if a receive has succeeded.
     pub(crate) received: Option<Received>,
-    /// The address of the peer. A drop of this may drop the last reference, and so may sleep.
+    /// Address handle of the peer. A drop may release the last reference, and so may sleep.
     _ah: Option<Arc<AddressHandle<'a>>>,
 }
 
-/// What a receive has got.
+/// Details of a received message.
 #[derive(Clone, Copy)]
 pub(crate) struct Received {
-    /// Bytes that have arrived.
+    /// Number of received bytes.
     pub(crate) byte_len: u32,
-    /// The peer's queue pair.
+    /// Number of the peer's queue pair.
     pub(crate) src_qp: u32,
     /// Immediate data, if there is any.
     pub(crate) imm_data: Option<u32>,
 }
 
-/// The queue pairs of a completion queue: their outstanding work requests, by the address in completions.
+/// Outstanding work requests of a completion queue's queue pairs, by the address of the `ib_qp`.
 type Pairs<'a> = RBTree<usize, Arc<Outstanding<'a>>>;
 
-/// Where the completions of queue pairs arrive.
+/// Queue of completions of one or more queue pairs.
 #[pin_data]
 pub(crate) struct CompletionQueue<'a> {
     owned: Owned<'a, ffi::ib_cq, KBox<Handler<'a>>>,
@@ -90,7 +90,7 @@ pub(crate) struct CompletionQueue<'a> {
 }
 
 impl<'a> CompletionQueue<'a> {
-    /// Creates a queue of at least `cqe` entries, whose events come by a vector of the device.
+    /// Creates a queue of at least `cqe` entries, whose events use a vector of the device.
     ///
     /// # Errors
     ///
@@ -116,14 +116,15 @@ impl<'a> CompletionQueue<'a> {
         let create = |handler: &KBox<Handler<'a>>| {
             let (raw, name) = (device.as_raw(), device.owner_name());
             let context = handler.context();
-            // SAFETY: The device is registered, the name stays, and the function takes this context.
+            // SAFETY: The device is registered, the name static, and `on_completion` takes the
+            // context.
             let raw = unsafe {
                 ffi::__ib_create_cq(raw, Some(on_completion), None, context, &attr, name)
             };
             Raw::created(raw)
         };
         let object = |cq| Object::Cq(cq, gate);
-        // SAFETY: The queue is new, and needs its handler only, whose gate this is.
+        // SAFETY: The queue is new, and needs only its handler, to which the gate belongs.
         let owned = unsafe { Owned::new(device, handler, object, create) }?;
         Arc::pin_init(
             pin_init!(Self {
@@ -134,11 +135,11 @@ impl<'a> CompletionQueue<'a> {
         )
     }
 
-    /// Takes a completion, if there is one. May be called in any context.
+    /// Removes and returns a completion, if there is one. May be called in any context.
     ///
     /// # Errors
     ///
-    /// - [`EIO`] if the provider has reported more completions of nothing than the queue has entries.
+    /// - [`EIO`] if the provider has reported more invalid completions than there are entries.
     /// - Those of the provider.
     ///
     /// # Examples
@@ -155,33 +156,33 @@ impl<'a> CompletionQueue<'a> {
         let poll = self.owned.device().ops().poll_cq.ok_or(EOPNOTSUPP)?;
         let mut wc = MaybeUninit::<ffi::ib_wc>::zeroed();
 
-        // As long as this lock is held, no queue pair that completions name is forgotten.
+        // No queue pair is removed from the tree while this lock is held.
         let pairs = self.pairs.lock();
-        // SAFETY: The queue is there as long as this is.
+        // SAFETY: `self` keeps the queue alive.
         for _ in 0..=unsafe { (*self.owned.as_ptr()).cqe } {
-            // SAFETY: The queue is there as long as this is; there is room for one.
+            // SAFETY: `self` keeps the queue alive; there is room for one completion.
             let count = unsafe { poll(self.owned.as_ptr(), 1, wc.as_mut_ptr()) };
             if count <= 0 {
                 to_result(count)?;
                 return Ok(None);
             }
-            // SAFETY: The provider has filled it; all zeroes are valid as well.
+            // SAFETY: The provider has written the completion; all zeroes are valid as well.
             let wc = unsafe { wc.assume_init_ref() };
-            // SAFETY: All variants are as large, and numbers or pointers.
+            // SAFETY: Both variants of the union, an integer and a pointer, have 64 bits.
             let number = unsafe { (&raw const wc.__bindgen_anon_1).cast::<u64>().read() };
             let posted = pairs.get(&wc.qp.addr()).and_then(|pair| pair.take(number));
             match posted {
                 Some(posted) => return Ok(Some(Completion::new(posted, wc))),
-                // It is of nothing that was posted, or was reported before.
+                // The work request was never posted, or has completed before.
                 None => pr_err_once!("A completion is of no work request\n"),
             }
         }
-        // A provider that repeats itself does not get the CPU for ever.
+        // The bound prevents an endless loop if a provider keeps reporting invalid completions.
         Err(EIO)
     }
 
-    /// Requests notification of the next completion; returns whether there may be some already. May be called in any
-    /// context.
+    /// Requests notification of the next completion. Returns whether completions may be pending.
+    /// May be called in any context.
     ///
     /// # Errors
     ///
@@ -190,7 +191,7 @@ impl<'a> CompletionQueue<'a> {
         let notify = self.owned.device().ops().req_notify_cq.ok_or(EOPNOTSUPP)?;
         let flags = ffi::ib_cq_notify_flags_IB_CQ_NEXT_COMP
             | ffi::ib_cq_notify_flags_IB_CQ_REPORT_MISSED_EVENTS;
-        // SAFETY: The queue is there as long as this is.
+        // SAFETY: `self` keeps the queue alive.
         let missed = unsafe { notify(self.owned.as_ptr(), flags) };
         if missed < 0 {
             to_result(missed)?;
@@ -210,20 +211,20 @@ impl<'a> CompletionQueue<'a> {
 }
 
 impl<'a> Completion<'a> {
-    /// Makes a completion from the posted work request and the provider's completion of it.
+    /// Makes a completion from the posted work request and the provider's completion.
     fn new(posted: Posted<'a>, wc: &ffi::ib_wc) -> Self {
         let status = status(wc.status);
-        // Of others, the provider need not say anything else.
+        // Without success, the provider need not set any other field.
         let succeeded = status == WcStatus::Success;
         let (opcode, received) = match posted.opcode {
             WcOpcode::Recv if succeeded => {
-                // CAST: A flag of a few bits.
+                // CAST: The flag fits in a `c_int`.
                 let has_imm = wc.wc_flags & ffi::ib_wc_flags_IB_WC_WITH_IMM as c_int != 0;
                 let opcode = match wc.opcode {
                     ffi::ib_wc_opcode_IB_WC_RECV_RDMA_WITH_IMM => WcOpcode::RecvRdmaWithImm,
                     _ => WcOpcode::Recv,
                 };
-                // SAFETY: All variants are numbers.
+                // SAFETY: All variants of the union are integers.
                 let imm_data = u32::from_be(unsafe { (&raw const wc.ex).cast::<u32>().read() });
                 let received = Received {
                     byte_len: wc.byte_len,
@@ -246,7 +247,7 @@ impl<'a> Completion<'a> {
     }
 }
 
-/// Returns the status that has a number.
+/// Converts the core's status. Unknown values become a general error.
 fn status(raw: ffi::ib_wc_status) -> WcStatus {
     match raw {
         ffi::ib_wc_status_IB_WC_SUCCESS => WcStatus::Success,
@@ -266,7 +267,7 @@ fn status(raw: ffi::ib_wc_status) -> WcStatus {
     }
 }
 
-/// That a completion queue knows a queue pair, until this is dropped after the queue pair was destroyed.
+/// Entry of a queue pair in a completion queue, to be dropped after the queue pair is destroyed.
 pub(super) struct Member<'a> {
     cq: Arc<CompletionQueue<'a>>,
     key: usize,
@@ -274,7 +275,7 @@ pub(super) struct Member<'a> {
 }
 
 impl<'a> Member<'a> {
-    /// Tells a completion queue of a queue pair of which nothing has completed yet.
+    /// Adds a queue pair without completions so far to a completion queue.
     pub(super) fn new(
         cq: Arc<CompletionQueue<'a>>,
         place: RBTreeNodeReservation<usize, Arc<Outstanding<'a>>>,
@@ -283,7 +284,7 @@ impl<'a> Member<'a> {
     ) -> Self {
         let key = pair.addr();
         let node = place.into_node(key, outstanding.clone());
-        // There may be one that was destroyed, at the same address.
+        // This may replace the entry of a destroyed queue pair at the same address.
         let before = cq.pairs.lock().insert(node);
         drop(before);
         Self {
@@ -296,9 +297,9 @@ impl<'a> Member<'a> {
 
 impl Drop for Member<'_> {
     fn drop(&mut self) {
-        // A task that polls a completion of it holds the lock until the completion is handled.
+        // `poll` holds this lock while it handles a completion of the queue pair.
         let mut pairs = self.cq.pairs.lock();
-        // Another one may have its address by now.
+        // A newer queue pair may have the same address.
         let is_own = |pair| Arc::ptr_eq(pair, &self.outstanding);
         let outstanding = if pairs.get(&self.key).is_some_and(is_own) {
             pairs.remove(&self.key)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! A device, while it is present, and what a client has of it.
+//! A device while it is present, and a client's objects on it.
 
 use core::{
     mem::{
@@ -34,14 +34,14 @@ use crate::{
     rdma::Gid, //
 };
 
-/// A device of the RDMA core's, from the client's add callback until its remove callback.
+/// A device of the RDMA core, from the client's add callback until its remove callback.
 ///
-/// What the client creates on it borrows from this. Each object is destroyed with its owner or, if safe code
-/// has leaked that, when the device is removed.
+/// Objects that the client creates on it borrow from this. Each is destroyed with its owner or, if
+/// safe code has leaked the owner, when the device is removed.
 ///
 /// # Invariants
 ///
-/// `raw` is registered as long as this exists, and its parent bound.
+/// `raw` is registered, and its parent bound, as long as this exists.
 #[pin_data]
 pub(crate) struct Device {
     raw: NonNull<ffi::ib_device>,
@@ -50,7 +50,7 @@ pub(crate) struct Device {
     objects: Mutex<Objects>,
 }
 
-/// The objects that there are, in the order in which they were created.
+/// The client's existing objects, in the order of their creation.
 struct Objects {
     next: u64,
     alive: RBTree<u64, Object>,
@@ -63,7 +63,7 @@ unsafe impl Send for Device {}
 unsafe impl Sync for Device {}
 
 impl Device {
-    /// Makes what stands for a device.
+    /// Wraps a device.
     ///
     /// # Safety
     ///
@@ -91,61 +91,61 @@ impl Device {
 
     /// Returns the table of the provider's functions.
     pub(super) fn ops(&self) -> &ffi::ib_device_ops {
-        // SAFETY: By the type invariant the device is registered, when its table does not change.
+        // SAFETY: By the type invariant the device is registered, so its table does not change.
         unsafe { &(*self.as_raw()).ops }
     }
 
-    /// Returns the owner's name that the core records for objects: text that is never freed.
+    /// Returns the static name that the core records as the owner of objects.
     pub(super) fn owner_name(&self) -> *const c_char {
         self.client.as_char_ptr()
     }
 
-    /// Returns the device that does DMA, if one does.
+    /// Returns the device that performs the DMA, if there is one.
     pub(super) fn dma_device(&self) -> Option<&kernel::device::Device<Bound>> {
-        // SAFETY: By the type invariant the device is registered, when this does not change.
+        // SAFETY: By the type invariant the device is registered, so this does not change.
         let parent = unsafe { (*self.as_raw()).dma_device };
         if parent.is_null() {
             return None;
         }
-        // SAFETY: By the type invariant the parent is there, and bound.
+        // SAFETY: By the type invariant the parent exists, and is bound.
         unsafe { Some(kernel::device::Device::<Bound>::from_raw(parent)) }
     }
 
-    /// Returns how many completion vectors there are.
+    /// Returns the number of completion vectors.
     pub(crate) fn num_comp_vectors(&self) -> u32 {
-        // SAFETY: By the type invariant the device is registered, when this does not change.
+        // SAFETY: By the type invariant the device is registered, so this does not change.
         let vectors = unsafe { (*self.as_raw()).num_comp_vectors };
         vectors.try_into().unwrap_or(0)
     }
 
-    /// Returns a GID of a port, both of which are counted from 1 and from 0.
+    /// Returns a port's GID. `port` is counted from 1, `index` from 0.
     ///
     /// # Errors
     ///
     /// - [`EINVAL`] if there is no such port, or the index is too large.
-    /// - [`ENOENT`] if there is none at that index.
+    /// - [`ENOENT`] if there is no GID at that index.
     pub(crate) fn gid(&self, port: u32, index: u32) -> Result<Gid> {
         let mut gid = MaybeUninit::<ffi::ib_gid>::zeroed();
         let index = index.try_into().map_err(|_| EINVAL)?;
         // SAFETY: By the type invariant the device is registered; there is room for a GID.
         to_result(unsafe { ffi::rdma_query_gid(self.as_raw(), port, index, gid.as_mut_ptr()) })?;
-        // SAFETY: All zeroes are a GID.
+        // SAFETY: All zeroes are a valid GID.
         let gid = unsafe { gid.assume_init() };
-        // SAFETY: A GID is 16 bytes, however they are looked at.
+        // SAFETY: All variants of `ib_gid` are 16 bytes, as is `Gid`.
         Ok(unsafe { (&raw const gid).cast::<Gid>().read() })
     }
 
-    /// Keeps an object, to destroy it when the device is removed if not before; returns its number.
+    /// Adds an object, to be destroyed when the device is removed, or earlier. Returns its number.
     fn keep(&self, place: RBTreeNodeReservation<u64, Object>, object: Object) -> u64 {
         let mut objects = self.objects.lock();
         let number = objects.next;
-        // No machine is up for so long that this wraps.
+        // A 64-bit number does not wrap during the uptime of a machine.
         objects.next = number.wrapping_add(1);
         objects.alive.insert(place.into_node(number, object));
         number
     }
 
-    /// Destroys an object, and returns whether it is gone by that.
+    /// Destroys an object, and returns whether this has succeeded.
     ///
     /// # Safety
     ///
@@ -160,7 +160,7 @@ impl Device {
         let (Some(object), Some(node)) = (object, node) else {
             return false;
         };
-        // SAFETY: What was alive exists; the caller guarantees that this is its last use.
+        // SAFETY: Objects in the tree exist. The caller guarantees that this is the last use.
         if let Err(error) = unsafe { object.destroy() } {
             pr_err!("An object was not destroyed ({error:?}): the removal of its device retries\n");
             self.objects.lock().alive.insert(node);
@@ -169,12 +169,12 @@ impl Device {
         true
     }
 
-    /// Destroys objects that safe code has leaked or that could not be destroyed before. Queue pairs are
-    /// first, as their posted work requests need the others. The rest follows from the youngest to the oldest,
-    /// as objects need older ones.
+    /// Destroys objects that safe code has leaked, or whose destruction has failed before. Queue
+    /// pairs are destroyed first, as their work requests need other objects. The others follow from
+    /// the newest to the oldest, as objects only depend on older ones.
     ///
-    /// What has been leaked may be known to completion handlers that have been leaked with it. So they are not
-    /// called from here on, and never dropped.
+    /// Leaked completion handlers may refer to leaked objects. They are no longer called, nor
+    /// dropped.
     ///
     /// # Safety
     ///
@@ -192,10 +192,10 @@ impl Device {
             let mut before = u64::MAX;
             while let Some((number, object)) = self.youngest(before, is_turn) {
                 if turn == 0 {
-                    // SAFETY: What is alive exists, and its handler, as the owner of both was leaked.
+                    // SAFETY: The object and its handler exist, as the owner of both was leaked.
                     unsafe { object.silence() };
                 } else {
-                    // SAFETY: All handlers are silent, and the caller guarantees that nothing else uses anything.
+                    // SAFETY: No handler is called any more. The caller excludes other users.
                     unsafe { self.destroy(number) };
                 }
                 before = number;
@@ -203,7 +203,7 @@ impl Device {
         }
     }
 
-    /// Returns the youngest object with a number less than `before` that is as asked for.
+    /// Returns the newest object with a number below `before` that `is_wanted` accepts.
     fn youngest(&self, before: u64, is_wanted: impl Fn(&Object) -> bool) -> Option<(u64, Object)> {
         let objects = self.objects.lock();
         let older = objects
@@ -215,8 +215,8 @@ impl Device {
     }
 }
 
-/// An object of the core's, and `D`, what it needs: is dropped after the object was destroyed, and leaked if
-/// that fails.
+/// An object of the core, and its dependencies `D`. They are dropped after the object was
+/// destroyed, and leaked if its destruction fails.
 ///
 /// # Invariants
 ///
@@ -229,11 +229,11 @@ pub(super) struct Owned<'a, T, D = ()> {
 }
 
 impl<'a, T, D> Owned<'a, T, D> {
-    /// Creates an object. `object` says how it is destroyed.
+    /// Creates an object. `object` wraps it for its destruction.
     ///
     /// # Safety
     ///
-    /// `create` must return a new object that `object` is right for, and that needs no more than `needs`.
+    /// `create` must return a new object that only depends on `needs`, and matches `object`.
     ///
     /// # Errors
     ///
@@ -248,7 +248,7 @@ impl<'a, T, D> Owned<'a, T, D> {
         let place = RBTreeNodeReservation::new(GFP_KERNEL)?;
         let raw = create(&needs)?;
 
-        // INVARIANT: The object is new, and nothing else knows its number.
+        // INVARIANT: The object is new, and nothing else uses its number.
         Ok(Self {
             device,
             raw,
@@ -278,10 +278,10 @@ impl<T, D> Deref for Owned<'_, T, D> {
 
 impl<T, D> Drop for Owned<'_, T, D> {
     fn drop(&mut self) {
-        // SAFETY: A user of the object borrows from this. By the type invariant nothing else destroys it.
+        // SAFETY: All users borrow from `self`. By the type invariant, nothing else destroys it.
         let is_destroyed = unsafe { self.device.destroy(self.number) };
         if is_destroyed {
-            // SAFETY: The object does not need it any more, and this is its last use.
+            // SAFETY: The object was destroyed, and this is the last use of its dependencies.
             unsafe { ManuallyDrop::drop(&mut self.needs) };
         }
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Handlers of completions.
+//! Handlers of completion events.
 
 use core::ptr::NonNull;
 
@@ -23,25 +23,25 @@ use kernel::{
 
 use crate::ffi;
 
-/// Is called when there are completions to poll.
+/// A handler that is called when completions can be polled.
 pub(crate) trait CompletionHandler: Send + Sync {
-    /// Called in any context, interrupt handlers included, once for each time that it was asked for.
+    /// Called in any context, interrupt handlers included, once for each requested notification.
     fn completed(&self);
 }
 
-/// How often to look whether a handler still runs.
+/// Interval of the checks whether a handler still runs.
 const CLOSE_INTERVAL: Delta = Delta::from_millis(1);
 
-/// Whether a handler may be called, and how many calls there are at the moment.
+/// Whether a handler may be called, and the number of calls in progress.
 pub(super) struct Gate {
     is_closed: Atomic<bool>,
     calls: Atomic<u32>,
 }
 
 impl Gate {
-    /// Has the handler not called any more, and waits until it is not. May sleep.
+    /// Prevents further calls of the handler, and waits for calls in progress. May sleep.
     pub(super) fn close(&self) {
-        // A call that enters after this sees it; one that has entered before is counted.
+        // A call that starts later sees the flag; a call that has started before is counted.
         self.is_closed.xchg(true, Full);
         while self.calls.load(Acquire) != 0 {
             fsleep(CLOSE_INTERVAL);
@@ -49,14 +49,14 @@ impl Gate {
     }
 }
 
-/// A handler, and what the core's object points to.
+/// A handler and its gate, to which the core's object points.
 pub(super) struct Handler<'a> {
     gate: Gate,
     handler: Arc<dyn CompletionHandler + 'a>,
 }
 
 impl<'a> Handler<'a> {
-    /// Takes a handler, to an address that stays.
+    /// Boxes a handler, so that its address does not change.
     ///
     /// # Errors
     ///
@@ -69,24 +69,24 @@ impl<'a> Handler<'a> {
         Ok(KBox::new(Self { gate, handler }, GFP_KERNEL)?)
     }
 
-    /// Returns what the core is to pass to [`on_completion`].
+    /// Returns the context that the core must pass to [`on_completion`].
     pub(super) fn context(&self) -> *mut c_void {
         core::ptr::from_ref(self).cast_mut().cast()
     }
 
-    /// Returns where the gate is.
+    /// Returns a pointer to the gate.
     pub(super) fn gate(&self) -> NonNull<Gate> {
         NonNull::from(&self.gate)
     }
 }
 
-/// Called by the provider of a completion queue.
+/// Handles a completion event. Called by the provider of a completion queue.
 ///
 /// # Safety
 ///
 /// `context` must be that of a [`Handler`], which is freed only after the queue was destroyed.
 pub(super) unsafe extern "C" fn on_completion(_cq: *mut ffi::ib_cq, context: *mut c_void) {
-    // SAFETY: The caller guarantees that the handler is there. What is valid for its lifetime is so as long as the gate is
+    // SAFETY: The caller guarantees that the handler exists. Its data is valid while the gate is
     // open.
     let this = unsafe { &*context.cast::<Handler<'_>>() };
     this.gate.calls.fetch_add(1, Full);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The core's objects, and how they are destroyed.
+//! Objects of the core, and their destruction.
 
 use core::ptr::{
     null_mut,
@@ -29,14 +29,14 @@ impl<T> Clone for Raw<T> {
 
 impl<T> Copy for Raw<T> {}
 
-// SAFETY: What the core has for the verbs may be used by any task.
+// SAFETY: Verbs may use objects of the core from any task.
 unsafe impl<T> Send for Raw<T> {}
 
 // SAFETY: A shared reference gives access to the pointer only.
 unsafe impl<T> Sync for Raw<T> {}
 
 impl<T> Raw<T> {
-    /// Takes what a function of the core returns that creates an object.
+    /// Converts the result of a core function that creates an object.
     pub(super) fn created(object: *mut T) -> Result<Self> {
         Ok(Self(NonNull::new(from_err_ptr(object)?).ok_or(ENOMEM)?))
     }
@@ -47,14 +47,14 @@ impl<T> Raw<T> {
     }
 }
 
-/// An object that is to be destroyed.
+/// An object, with its type for the destruction.
 #[derive(Clone, Copy)]
 pub(super) enum Object {
     /// A protection domain.
     Pd(Raw<ffi::ib_pd>),
     /// An address handle.
     Ah(Raw<ffi::ib_ah>),
-    /// A completion queue, and the gate to its handler.
+    /// A completion queue, and the gate of its handler.
     Cq(Raw<ffi::ib_cq>, NonNull<Gate>),
     /// A queue pair.
     Qp(Raw<ffi::ib_qp>),
@@ -62,58 +62,58 @@ pub(super) enum Object {
     Mr(Raw<ffi::ib_mr>),
 }
 
-// SAFETY: A gate may be closed by any task, and so may the rest be destroyed.
+// SAFETY: Any task may close a gate, and destroy an object.
 unsafe impl Send for Object {}
 
 impl Object {
-    /// Returns whether it has a handler.
+    /// Returns whether the object is a completion queue, which has a handler.
     pub(super) fn is_completion_queue(&self) -> bool {
         matches!(self, Self::Cq(..))
     }
 
-    /// Returns whether it has work requests, which need others.
+    /// Returns whether the object is a queue pair, whose work requests need other objects.
     pub(super) fn is_queue_pair(&self) -> bool {
         matches!(self, Self::Qp(_))
     }
 
-    /// Has what belongs to the client not called any more on behalf of the object. May sleep.
+    /// Prevents further calls of the client's handler for the object. May sleep.
     ///
     /// # Safety
     ///
-    /// The object must exist, and its handler.
+    /// The object and its handler must exist.
     pub(super) unsafe fn silence(&self) {
         if let Self::Cq(_, gate) = self {
-            // SAFETY: The caller guarantees that the handler is there, of which this is a part.
+            // SAFETY: The caller guarantees that the handler exists, which contains the gate.
             unsafe { gate.as_ref() }.close();
         }
     }
 
-    /// Destroys the object; it lives on if this fails. The caller may sleep.
+    /// Destroys the object, which remains valid if this fails. May sleep.
     ///
     /// # Errors
     ///
-    /// - [`EBUSY`] if others of the core's objects need it.
-    /// - Those of the provider, which should have none.
+    /// - [`EBUSY`] if other objects of the core need it.
+    /// - Those of the provider, which should not fail.
     ///
     /// # Safety
     ///
     /// The object must exist, and must not be used any more if this succeeds.
     pub(super) unsafe fn destroy(&self) -> Result {
-        // Objects of the kernel have no data of userspace.
+        // Objects of kernel clients have no userspace data.
         let udata = null_mut();
         to_result(match self {
-            // SAFETY: The caller guarantees that the domain exists, and that this may be its end.
+            // SAFETY: The caller guarantees that the domain exists, and may be destroyed.
             Self::Pd(pd) => unsafe { ffi::ib_dealloc_pd_user(pd.as_ptr(), udata) },
             Self::Ah(ah) => {
                 let flags = ffi::rdma_destroy_ah_flags_RDMA_DESTROY_AH_SLEEPABLE;
-                // SAFETY: The caller guarantees that the handle exists, and that this may be its end.
+                // SAFETY: The caller guarantees that the handle exists, and may be destroyed.
                 unsafe { ffi::rdma_destroy_ah_user(ah.as_ptr(), flags, udata) }
             }
-            // SAFETY: The caller guarantees that the queue exists, and that this may be its end.
+            // SAFETY: The caller guarantees that the queue exists, and may be destroyed.
             Self::Cq(cq, _) => unsafe { ffi::ib_destroy_cq_user(cq.as_ptr(), udata) },
-            // SAFETY: The caller guarantees that the queue pair exists, and that this may be its end.
+            // SAFETY: The caller guarantees that the queue pair exists, and may be destroyed.
             Self::Qp(qp) => unsafe { ffi::ib_destroy_qp_user(qp.as_ptr(), udata) },
-            // SAFETY: The caller guarantees that the region exists, and that this may be its end.
+            // SAFETY: The caller guarantees that the region exists, and may be destroyed.
             Self::Mr(mr) => unsafe { ffi::ib_dereg_mr_user(mr.as_ptr(), udata) },
         })
     }

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::ffi;
 
-/// A protection domain: objects that are used together belong to the same one.
+/// A protection domain: objects that are used together must belong to the same one.
 pub(crate) struct Pd<'a>(Owned<'a, ffi::ib_pd>);
 
 impl<'a> Pd<'a> {
@@ -31,7 +31,7 @@ impl<'a> Pd<'a> {
     /// - Those of the provider.
     pub(crate) fn new(device: &'a Device) -> Result<Arc<Self>> {
         let create = |(): &()| {
-            // SAFETY: The device is registered, and the name stays.
+            // SAFETY: The device is registered, and the name is static.
             let raw = unsafe { ffi::__ib_alloc_pd(device.as_raw(), 0, device.owner_name()) };
             Raw::created(raw)
         };
@@ -50,9 +50,9 @@ impl<'a> Pd<'a> {
         self.0.device()
     }
 
-    /// Returns the key of all memory that is mapped for the device.
+    /// Returns the local key of all memory that is DMA-mapped for the device.
     pub(super) fn local_dma_lkey(&self) -> u32 {
-        // SAFETY: The domain is there as long as this is, and its key does not change.
+        // SAFETY: `self` keeps the domain alive, and its key does not change.
         unsafe { (*self.as_raw()).local_dma_lkey }
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Work requests that have not completed yet, and what they need until then.
+//! Work requests in flight, and the objects that they hold until their completion.
 
 use kernel::{
     new_spinlock_irq,
@@ -18,14 +18,14 @@ use super::{
 };
 use crate::rdma::WcOpcode;
 
-/// What a work request uses. It is kept until the request has completed.
+/// Object that a work request uses, held until the request has completed.
 #[derive(Clone)]
 pub(crate) enum Held<'a> {
-    /// Nothing.
+    /// No object.
     Nothing,
     /// A buffer that is read or written.
     Buffer(Arc<Buffer<'a>>),
-    /// A region that is registered, or whose registration is ended.
+    /// A region that is registered or invalidated.
     Region(Arc<FastRegion<'a>>),
 }
 
@@ -34,36 +34,36 @@ pub(super) struct Posted<'a> {
     pub(super) id: u64,
     pub(super) opcode: WcOpcode,
     pub(super) held: Held<'a>,
-    /// Where the peer is.
+    /// Address handle of the peer.
     pub(super) ah: Option<Arc<AddressHandle<'a>>>,
 }
 
-/// A place in a queue. Each use has a number of its own.
+/// A place in a queue. Each use has its own generation, so that stale numbers are detected.
 struct Place<'a> {
     generation: u32,
     posted: Option<Posted<'a>>,
 }
 
-/// The places, and the indices of those that are free.
+/// The places of a queue, and the indices of the free ones.
 struct Places<'a> {
     places: KVec<Place<'a>>,
     free: KVec<u32>,
 }
 
-/// One of a queue pair's two queues.
+/// Send or receive queue of a queue pair.
 #[pin_data]
 pub(super) struct Queue<'a> {
     #[pin]
     places: SpinLockIrq<Places<'a>>,
 }
 
-/// Of which queue a work request is, in the number that the core has for it; the bits below are its use of the place.
+/// Bits of a work request's number: its queue, then the generation; the low half is the index.
 const IS_RECV: u64 = 1 << 63;
 const GENERATION_SHIFT: u32 = 32;
 const GENERATION_MASK: u32 = 0x7fff_ffff;
 
 impl<'a> Queue<'a> {
-    /// Makes a queue for so many work requests.
+    /// Makes a queue for `depth` work requests.
     fn new(depth: u32) -> impl PinInit<Self, Error> {
         pin_init::pin_init_scope(move || {
             // CAST: `usize` has 64 bits on every architecture that has RDMA.
@@ -84,7 +84,7 @@ impl<'a> Queue<'a> {
         })
     }
 
-    /// Takes a work request, and returns its number.
+    /// Stores a work request, and returns its number.
     ///
     /// # Errors
     ///
@@ -99,9 +99,9 @@ impl<'a> Queue<'a> {
         Ok(u64::from(place.generation) << GENERATION_SHIFT | u64::from(index))
     }
 
-    /// Gives a work request back; nothing if there is none of that number.
+    /// Removes and returns the work request with this number, if there is one.
     pub(super) fn take(&self, number: u64) -> Option<Posted<'a>> {
-        // CAST: Each has its bits.
+        // CAST: The low half is the index; the generation is masked.
         let index = number as u32;
         let generation = (number >> GENERATION_SHIFT) as u32 & GENERATION_MASK;
         let mut guard = self.places.lock();
@@ -111,13 +111,13 @@ impl<'a> Queue<'a> {
             return None;
         }
         let posted = place.posted.take()?;
-        // There is room for all indices.
+        // This can't fail: the capacity is that for all indices.
         let _ = free.push_within_capacity(index);
         Some(posted)
     }
 }
 
-/// What a queue pair's clients have posted.
+/// Work requests in flight of a queue pair.
 #[pin_data]
 pub(super) struct Outstanding<'a> {
     #[pin]
@@ -127,7 +127,7 @@ pub(super) struct Outstanding<'a> {
 }
 
 impl<'a> Outstanding<'a> {
-    /// Makes the queues, of so many sends and receives.
+    /// Makes queues for these numbers of sends and receives.
     pub(super) fn new(sends: u32, recvs: u32) -> Result<Arc<Self>> {
         Arc::pin_init(
             try_pin_init!(Self {
@@ -138,7 +138,7 @@ impl<'a> Outstanding<'a> {
         )
     }
 
-    /// Has `post` post a work request, with its number as the argument. The request is kept unless that fails.
+    /// Stores a work request, and calls `post` with its number. Removes the request if that fails.
     ///
     /// # Errors
     ///
@@ -153,7 +153,7 @@ impl<'a> Outstanding<'a> {
         post(number | mark).inspect_err(|_| drop(queue.take(number)))
     }
 
-    /// Gives a work request back that has completed.
+    /// Removes and returns a work request that has completed.
     pub(super) fn take(&self, number: u64) -> Option<Posted<'a>> {
         let queue = if number & IS_RECV != 0 {
             &self.recvs

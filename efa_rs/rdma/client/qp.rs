@@ -49,29 +49,29 @@ use crate::{
     }, //
 };
 
-/// The peer's queue pair that a work request is for.
+/// Destination of a work request: a queue pair of a peer.
 #[derive(Clone, Copy)]
 pub(crate) struct Peer<'w, 'a> {
-    /// Where it is.
+    /// Address handle of the peer.
     pub(crate) ah: &'w Arc<AddressHandle<'a>>,
-    /// Its number.
+    /// Number of the queue pair.
     pub(crate) qpn: u32,
-    /// Its Q_Key.
+    /// Q_Key of the queue pair.
     pub(crate) qkey: u32,
 }
 
-/// What a send work request does with its buffer.
+/// Operation of a send work request on its buffer.
 #[derive(Clone, Copy)]
 pub(crate) enum Operation<'w> {
-    /// Sends it to a receive buffer.
+    /// Sends the buffer to a receive buffer of the peer.
     Send,
-    /// The same with immediate data.
+    /// Like `Send`, with immediate data.
     SendWithImm(u32),
-    /// Reads memory of the peer into it.
+    /// Reads memory of the peer into the buffer.
     RdmaRead(&'w RemoteMemory),
-    /// Writes it to memory of the peer.
+    /// Writes the buffer to memory of the peer.
     RdmaWrite(&'w RemoteMemory),
-    /// The same with immediate data, for a receive buffer.
+    /// Like `RdmaWrite`, with immediate data, which completes a receive of the peer.
     RdmaWriteWithImm(&'w RemoteMemory, u32),
 }
 
@@ -111,7 +111,7 @@ impl Operation<'_> {
     }
 }
 
-/// What a queue pair needs as long as it exists.
+/// Dependencies of a queue pair.
 struct Needs<'a> {
     outstanding: Arc<Outstanding<'a>>,
     pd: Arc<Pd<'a>>,
@@ -119,7 +119,7 @@ struct Needs<'a> {
     recv_cq: Arc<CompletionQueue<'a>>,
 }
 
-/// Room for a work request of any transport: the largest are those of RDMA.
+/// Storage for a work request of any transport. RDMA work requests are the largest.
 type AnySendWr = [u64; 16];
 
 const _: () = {
@@ -129,12 +129,12 @@ const _: () = {
 
 /// A queue pair that is not connected: each of its send work requests names a peer.
 ///
-/// A work request that was posted keeps what it uses until it has completed, or the queue pair was
-/// destroyed, as its drop does.
+/// A posted work request holds the objects that it uses until it has completed, or the queue pair
+/// was destroyed by its drop.
 pub(crate) struct QueuePair<'a> {
     transport: Transport,
     owned: Owned<'a, ffi::ib_qp, Needs<'a>>,
-    // The completion queues forget the queue pair after it was destroyed.
+    // Declared after `owned`: must be dropped after the queue pair was destroyed.
     _members: [Option<Member<'a>>; 2],
 }
 
@@ -144,7 +144,7 @@ impl<'a> QueuePair<'a> {
     /// # Errors
     ///
     /// - `EOPNOTSUPP` if the device lacks the transport.
-    /// - [`EINVAL`] if a completion queue is one of another device, or the queue pair is too large.
+    /// - [`EINVAL`] if a completion queue is of another device, or the queue pair is too large.
     /// - [`ENOMEM`] if there is no memory.
     /// - Those of the provider.
     pub(crate) fn new(
@@ -180,15 +180,15 @@ impl<'a> QueuePair<'a> {
             attr.send_cq = needs.send_cq.as_raw();
             attr.recv_cq = needs.recv_cq.as_raw();
             attr.cap = cap.into_raw();
-            // Each one completes, and so returns what it has kept.
+            // Each work request completes, and so releases the objects that it holds.
             attr.sq_sig_type = ffi::ib_sig_type_IB_SIGNAL_ALL_WR;
             attr.qp_type = transport.qp_type;
             let (pd, name) = (needs.pd.as_raw(), device.owner_name());
-            // SAFETY: The domain and the queues are there as long as the queue pair, and the name stays.
+            // SAFETY: The domain and the queues outlive the queue pair, and the name is static.
             let raw = unsafe { ffi::ib_create_qp_kernel(pd, &mut attr, name) };
             Raw::created(raw)
         };
-        // SAFETY: The queue pair is new, and has all that it needs.
+        // SAFETY: The queue pair is new, and depends on nothing else.
         let owned = unsafe { Owned::new(device, needs, Object::Qp, create) }?;
 
         let member = |cq: &Arc<CompletionQueue<'a>>, place| {
@@ -204,17 +204,17 @@ impl<'a> QueuePair<'a> {
         })
     }
 
-    /// Returns the number by which peers know it.
+    /// Returns the number by which peers address the queue pair.
     pub(crate) fn qp_num(&self) -> u32 {
-        // SAFETY: The queue pair is there as long as this is, and its number does not change.
+        // SAFETY: `self` keeps the queue pair alive, and its number does not change.
         unsafe { (*self.owned.as_ptr()).qp_num }
     }
 
-    /// Makes it ready to receive and to send.
+    /// Moves the queue pair to the state in which it can receive and send.
     ///
     /// # Errors
     ///
-    /// - Those of the provider, such as if it is not in its first state.
+    /// - Those of the provider, such as for a queue pair that is not in the RESET state.
     pub(crate) fn bring_up(&mut self, attr: &BringUpAttr) -> Result {
         // SAFETY: All zeroes are valid attributes: they have numbers and pointers, which may be null.
         let mut raw: ffi::ib_qp_attr = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -235,7 +235,7 @@ impl<'a> QueuePair<'a> {
         self.modify(&mut raw, QpState::Rts, mask)
     }
 
-    /// Ends it: what is posted completes, and nothing more can be.
+    /// Moves the queue pair to the error state, in which its work requests complete as flushed.
     ///
     /// # Errors
     ///
@@ -250,16 +250,16 @@ impl<'a> QueuePair<'a> {
         attr.qp_state = state as ffi::ib_qp_state;
         // CAST: A set of bits.
         let mask = (ffi::ib_qp_attr_mask_IB_QP_STATE | mask) as c_int;
-        // SAFETY: The queue pair is there as long as this is, and so are the attributes for now.
+        // SAFETY: `self` keeps the queue pair alive. The attributes are valid during the call.
         to_result(unsafe { ffi::ib_modify_qp(self.owned.as_ptr(), attr, mask) })
     }
 
-    /// Posts a receive, which is known by `id`. May be called in any context.
+    /// Posts a receive, whose completion has this `id`. May be called in any context.
     ///
     /// # Errors
     ///
     /// - [`ENOMEM`] if the queue is full.
-    /// - [`EINVAL`] if the buffer is one of another protection domain.
+    /// - [`EINVAL`] if the buffer belongs to another protection domain.
     /// - Those of the provider.
     pub(crate) fn post_recv(&self, id: u64, slice: Slice<'_, 'a>) -> Result {
         self.expect_own(slice.buffer().pd())?;
@@ -275,21 +275,21 @@ impl<'a> QueuePair<'a> {
             let wr = MaybeUninit::<ffi::ib_recv_wr>::zeroed();
             // SAFETY: All zeroes are a valid work request: it has numbers and pointers, which may be null.
             let mut wr = unsafe { wr.assume_init() };
-            // SAFETY: All variants are as large.
+            // SAFETY: Both variants of the union, an integer and a pointer, have 64 bits.
             unsafe { (&raw mut wr.__bindgen_anon_1).cast::<u64>().write(number) };
             wr.sg_list = &mut sge;
             wr.num_sge = 1;
-            // SAFETY: The queue pair is there as long as this is, and the work request during the call.
+            // SAFETY: `self` keeps the queue pair alive. The work request is valid during the call.
             to_result(unsafe { post(self.owned.as_ptr(), &wr, &mut bad) })
         })
     }
 
-    /// Posts a send work request to a peer, which is known by `id`. May be called in any context.
+    /// Posts a send work request, whose completion has this `id`. May be called in any context.
     ///
     /// # Errors
     ///
     /// - [`ENOMEM`] if the queue is full.
-    /// - [`EINVAL`] if the buffer or the address handle is one of another protection domain.
+    /// - [`EINVAL`] if the buffer or the address handle belongs to another protection domain.
     /// - `EOPNOTSUPP` if the transport has no RDMA.
     /// - Those of the provider.
     pub(crate) fn post_send(
@@ -317,13 +317,13 @@ impl<'a> QueuePair<'a> {
         let mut sge = slice.sge();
         let mut room: AnySendWr = [0; 16];
         let wr: *mut ffi::ib_send_wr = room.as_mut_ptr().cast();
-        // SAFETY: The room is for a work request of any transport, which begins with the core's. Zeroes are one.
+        // SAFETY: Any work request fits, and begins with the core's. All zeroes are valid.
         let base = unsafe { &mut *wr };
         base.opcode = operation.raw_opcode();
         base.sg_list = &mut sge;
         base.num_sge = 1;
         if let Some(data) = operation.imm_data() {
-            // SAFETY: All variants are numbers.
+            // SAFETY: All variants of the union are integers.
             unsafe { (&raw mut base.ex).cast::<u32>().write(data.to_be()) };
         }
         // SAFETY: The transport's work requests have an address handle there.
@@ -338,19 +338,19 @@ impl<'a> QueuePair<'a> {
             // SAFETY: The transport's work requests for RDMA have this key there.
             unsafe { set(wr, rkey, memory.rkey) };
         }
-        // SAFETY: This is such a work request, whose buffer and address handle are kept.
+        // SAFETY: The work request is in the transport's structure. `posted` holds its objects.
         unsafe { self.post(posted, wr) }
     }
 
     /// Posts a registration of part of a region's buffer, under a new key. May be called in any context.
     ///
-    /// Peers may use the part from when this has completed until the [invalidation](Self::post_local_inv)
-    /// has. `access` is a set of what [`Access`](crate::rdma::Access) has.
+    /// Peers may access it from the completion of this until that of [`Self::post_local_inv`].
+    /// `access` is a set of flags of [`Access`](crate::rdma::Access).
     ///
     /// # Errors
     ///
     /// - [`ENOMEM`] if the queue is full.
-    /// - [`EINVAL`] if the region is one of another protection domain, or the part of another buffer.
+    /// - [`EINVAL`] if the region is of another protection domain, or the part of another buffer.
     /// - Those of the provider.
     pub(crate) fn post_reg_mr(
         &self,
@@ -367,17 +367,17 @@ impl<'a> QueuePair<'a> {
             ah: None,
         };
         region.register(part, access, &self.transport, |wr| {
-            // SAFETY: This is a registration of a region that is kept.
+            // SAFETY: The work request is a registration, whose region `posted` holds.
             unsafe { self.post(posted, &raw mut wr.wr) }
         })
     }
 
-    /// Posts the end of a region's registration. May be called in any context.
+    /// Posts the invalidation of a region's registration. May be called in any context.
     ///
     /// # Errors
     ///
     /// - [`ENOMEM`] if the queue is full.
-    /// - [`EINVAL`] if the region is one of another protection domain.
+    /// - [`EINVAL`] if the region belongs to another protection domain.
     /// - Those of the provider.
     pub(crate) fn post_local_inv(&self, id: u64, region: &Arc<FastRegion<'a>>) -> Result {
         self.expect_own(region.pd())?;
@@ -388,7 +388,7 @@ impl<'a> QueuePair<'a> {
             ah: None,
         };
         region.invalidate(|wr| {
-            // SAFETY: This is an invalidation of a region that is kept.
+            // SAFETY: The work request is an invalidation, whose region `posted` holds.
             unsafe { self.post(posted, wr) }
         })
     }
@@ -397,17 +397,17 @@ impl<'a> QueuePair<'a> {
     ///
     /// # Safety
     ///
-    /// It must be in the structure of its opcode and transport. What it refers to must exist until it has
-    /// completed: `posted` keeps it. Its buffers are needed for this call only.
+    /// `wr` must be in the structure of its opcode and transport. `posted` must keep all objects
+    /// that it refers to alive. Its scatter-gather list is needed for this call only.
     unsafe fn post(&self, posted: Posted<'a>, wr: *mut ffi::ib_send_wr) -> Result {
         let post = self.owned.device().ops().post_send.ok_or(EOPNOTSUPP)?;
         self.owned.outstanding.post(posted, |number| {
             let mut bad = null();
             // SAFETY: The caller guarantees that the work request is valid.
             let id = unsafe { &raw mut (*wr).__bindgen_anon_1 };
-            // SAFETY: All variants are as large.
+            // SAFETY: Both variants of the union, an integer and a pointer, have 64 bits.
             unsafe { id.cast::<u64>().write(number) };
-            // SAFETY: The queue pair is there as long as this is, and the caller guarantees the work request.
+            // SAFETY: `self` keeps the queue pair alive. The caller guarantees that `wr` is valid.
             to_result(unsafe { post(self.owned.as_ptr(), wr, &mut bad) })
         })
     }
@@ -426,22 +426,22 @@ impl<'a> QueuePair<'a> {
 ///
 /// # Safety
 ///
-/// The work request must have a `T` there, for which there is room.
+/// The work request must have a `T` at this offset, within its storage.
 unsafe fn set<T>(wr: *mut ffi::ib_send_wr, offset: usize, value: T) {
-    // SAFETY: The caller guarantees that there is room for more than the offset.
+    // SAFETY: The caller guarantees that the offset is within the storage.
     let field = unsafe { wr.byte_add(offset) };
     // SAFETY: The caller guarantees that this is a `T`.
     unsafe { field.cast::<T>().write(value) };
 }
 
-/// The attributes with which a queue pair is brought up.
+/// Attributes for [bringing up](QueuePair::bring_up) a queue pair.
 pub(crate) struct BringUpAttr {
     /// Port, counted from 1.
     pub(crate) port: u32,
-    /// Q_Key that peers have to name.
+    /// Q_Key that work requests of peers must have.
     pub(crate) qkey: u32,
-    /// Packet sequence number of the send queue.
+    /// First packet sequence number of the send queue.
     pub(crate) sq_psn: u32,
-    /// How often to try again if the receiver is not ready; 7 is for ever. `None` leaves the attribute unset.
+    /// Number of retries if the receiver is not ready; 7 is unlimited. `None` leaves it unset.
     pub(crate) rnr_retry: Option<u8>,
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Memory regions that work requests register.
+//! Memory regions that are registered by work requests.
 
 use core::{
     mem::MaybeUninit,
@@ -43,29 +43,29 @@ use crate::{
     },
 };
 
-/// A region of a buffer that peers may use while it is registered.
+/// A memory region of a buffer, which peers may access while it is registered.
 #[pin_data]
 pub(crate) struct FastRegion<'a> {
     owned: Owned<'a, ffi::ib_mr, Arc<Buffer<'a>>>,
-    /// Guards what the core's structure says of the next registration.
+    /// Guards the fields of the core's structure for the next registration.
     #[pin]
     mapping: SpinLockIrq<()>,
 }
 
 impl<'a> FastRegion<'a> {
-    /// Allocates a region for as much as all of a buffer.
+    /// Allocates a region for up to the whole of a buffer.
     ///
     /// # Errors
     ///
-    /// - [`EINVAL`] if the buffer is larger than the device's regions.
-    /// - `EOPNOTSUPP` if the device has none.
+    /// - [`EINVAL`] if the buffer is larger than the device's limit for regions.
+    /// - `EOPNOTSUPP` if the device has no such regions.
     /// - [`ENOMEM`] if there is no memory.
     /// - Those of the provider.
     pub(crate) fn new(buffer: &Arc<Buffer<'a>>) -> Result<Arc<Self>> {
         let pages = u32::try_from(buffer.size().div_ceil(PAGE_SIZE)).map_err(|_| EINVAL)?;
         let create = |buffer: &Arc<Buffer<'a>>| {
             let (pd, kind) = (buffer.pd().as_raw(), ffi::ib_mr_type_IB_MR_TYPE_MEM_REG);
-            // SAFETY: The domain is there as long as the buffer.
+            // SAFETY: The buffer keeps the domain alive.
             let raw = unsafe { ffi::ib_alloc_mr(pd, kind, pages) };
             Raw::created(raw)
         };
@@ -91,12 +91,12 @@ impl<'a> FastRegion<'a> {
         self.owned.pd()
     }
 
-    /// Has a work request posted that registers part of the buffer under a new key; returns what a peer
-    /// needs to know. The part begins at a page.
+    /// Passes `post` a registration of part of the buffer under a new key. Returns address and key
+    /// for the peer. The part should begin at a page boundary, which is not checked.
     ///
     /// # Errors
     ///
-    /// - [`EINVAL`] if it is part of another buffer, or is empty, or the provider does not take it.
+    /// - [`EINVAL`] if it is part of another buffer, or is empty, or the provider rejects it.
     /// - Those of `post`.
     pub(super) fn register(
         &self,
@@ -124,13 +124,13 @@ impl<'a> FastRegion<'a> {
 
         let mr = self.owned.as_ptr();
         let _guard = self.mapping.lock();
-        // SAFETY: The region is there, and as the lock is held nothing else changes it. The list is valid.
-        // A page's size fits.
+        // SAFETY: The region and the list are valid, and the lock prevents other changes. The page
+        // size fits in a `c_uint`.
         let mapped = unsafe { ffi::ib_map_mr_sg(mr, entry, 1, null_mut(), PAGE_SIZE as c_uint) };
         if mapped != 1 {
             return Err(EINVAL);
         }
-        // SAFETY: The region is there, and nothing else uses these fields while the lock is held.
+        // SAFETY: The region is valid, and nothing else uses these fields while the lock is held.
         let fields = unsafe { &mut *mr };
         fields.lkey = transport.next_key(fields.lkey);
         fields.rkey = transport.next_key(fields.rkey);
@@ -143,13 +143,13 @@ impl<'a> FastRegion<'a> {
         wr.wr.opcode = ffi::ib_wr_opcode_IB_WR_REG_MR;
         wr.mr = mr;
         wr.key = rkey;
-        // CAST: A few bits.
+        // CAST: The flags fit in a `c_int`.
         wr.access = (access & known) as c_int;
         post(wr)?;
         Ok(RemoteMemory { addr, rkey })
     }
 
-    /// Has a work request posted that ends the registration.
+    /// Passes `post` an invalidation of the registration.
     ///
     /// # Errors
     ///
@@ -161,9 +161,9 @@ impl<'a> FastRegion<'a> {
         wr.opcode = ffi::ib_wr_opcode_IB_WR_LOCAL_INV;
 
         let _guard = self.mapping.lock();
-        // SAFETY: The region is there, and its keys do not change while the lock is held.
+        // SAFETY: The region is valid, and its keys do not change while the lock is held.
         let rkey = unsafe { (*self.owned.as_ptr()).rkey };
-        // SAFETY: All variants are numbers.
+        // SAFETY: All variants of the union are integers.
         unsafe { (&raw mut wr.ex).cast::<u32>().write(rkey) };
         post(wr)
     }

@@ -42,25 +42,25 @@ use kernel::{
 use super::device::Device;
 use crate::ffi;
 
-/// A client of the RDMA core's devices, which [`client_slot`] gives its slot.
+/// A client of devices of the RDMA core. [`client_slot`] defines its slot.
 pub(crate) trait Client: HasSlot {
-    /// What the core calls the client, and the owner of what it creates.
+    /// Name of the client in the core, and the recorded owner of its objects.
     const NAME: &'static CStr;
 
-    /// The client's data of a device, from `add` to the end of `remove`: `'a`.
+    /// The client's data of a device. `'a` is from `add` to the end of `remove`.
     type Data<'a>: Send + Sync + 'a;
 
-    /// A device is there. If this fails, the client has nothing to do with it.
+    /// Handles an added device. If this fails, the client does not use the device.
     fn add<'a>(device: &'a Device) -> impl PinInit<Self::Data<'a>, Error> + 'a;
 
-    /// The device is about to be removed. All [users](Registration::with_first) of it must end soon: the core waits for
-    /// them. Then the data is dropped.
+    /// Handles the imminent removal of the device. All its [users](Registration::with_first) must
+    /// finish soon, as the core waits for them. The data is dropped afterwards.
     fn remove<'a>(device: &'a Device, data: Pin<&Self::Data<'a>>) {
         let _ = (device, data);
     }
 }
 
-/// Has a slot of its own. Implemented by [`client_slot`].
+/// A type with its own slot. Implemented by [`client_slot`].
 ///
 /// # Safety
 ///
@@ -70,7 +70,7 @@ pub(crate) unsafe trait HasSlot: Sized + 'static {
     fn slot() -> &'static Slot<Self>;
 }
 
-/// Makes the slot of a client.
+/// Defines the slot of a client.
 macro_rules! client_slot {
     ($client:ty) => {
         const _: () = {
@@ -88,29 +88,29 @@ macro_rules! client_slot {
 }
 pub(crate) use client_slot;
 
-/// Where the core's calls find a client's registration: they come without any word of whose they are.
+/// Pointer to a client's registration, as the core's callbacks do not identify the client.
 pub(crate) struct Slot<T>(Atomic<*mut c_void>, PhantomData<fn() -> T>);
 
 impl<T> Slot<T> {
-    /// Makes the slot of a client.
+    /// Makes an empty slot.
     pub(crate) const fn empty() -> Self {
         Self(Atomic::new(null_mut()), PhantomData)
     }
 }
 
-/// A registered client; unregistered when dropped. Then it has left all devices.
+/// A registered client; unregistered, and removed from all devices, when dropped.
 ///
 /// A registration must not be leaked, as its callbacks would outlive the module. As with
 /// [`kernel::driver::Registration`], a module keeps it in its data.
 ///
 /// # Invariants
 ///
-/// `client` is registered, and the client's slot has a pointer to this.
+/// `client` is registered, and the client's slot points to this.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Registration<T: Client> {
     #[pin]
     present: Mutex<KVec<Present<T>>>,
-    /// Is notified when a device is used by one less.
+    /// Notified when a device has lost a user.
     #[pin]
     left: CondVar,
     #[pin]
@@ -129,18 +129,18 @@ unsafe impl<T: Client> Sync for Registration<T> {}
 struct Present<T: Client> {
     presence: NonNull<Presence<T>>,
     users: usize,
-    /// The device is being removed.
+    /// Whether the device is being removed.
     goes: bool,
 }
 
-// SAFETY: What is pointed to is `Send`, as the data is, and the device.
+// SAFETY: The pointee is `Send`, as its data and its device are.
 unsafe impl<T: Client> Send for Present<T> {}
 
 /// A device and the client's data.
 ///
 /// # Invariants
 ///
-/// `data` is a box, whose real lifetime is that of the device.
+/// `data` is an owned box, whose actual lifetime is that of the device.
 struct Presence<T: Client> {
     data: NonNull<T::Data<'static>>,
     device: Pin<KBox<Device>>,
@@ -157,7 +157,7 @@ impl<T: Client> Presence<T> {
         let device = KBox::pin_init(unsafe { Device::new(raw, T::NAME) }, GFP_KERNEL)?;
         let data = KBox::pin_init(T::add(&device), GFP_KERNEL);
         let data = data.inspect_err(|_| {
-            // SAFETY: What the client has created has gone with its data, or was leaked.
+            // SAFETY: The client's objects were dropped with its data, or leaked.
             unsafe { device.end() }
         })?;
         // SAFETY: The data is not moved by this.
@@ -174,8 +174,8 @@ impl<T: Client> Presence<T> {
 
     /// Returns the data.
     fn data(&self) -> Pin<&T::Data<'_>> {
-        // SAFETY: By the type invariant the data is there, and valid as long as the device. The lifetime does not matter
-        // to its layout.
+        // SAFETY: By the type invariant the data is valid as long as the device. Its layout does
+        // not depend on the lifetime.
         let data = unsafe { self.data.cast().as_ref() };
         // SAFETY: By the type invariant the data does not move.
         unsafe { Pin::new_unchecked(data) }
@@ -202,7 +202,7 @@ impl<T: Client> Registration<T> {
         try_pin_init!(&this in Self {
             present <- new_mutex!(KVec::new(), "rdma_client_present"),
             left <- new_condvar!("rdma_client_left"),
-            // INVARIANT: The registration and the slot are both taken here, or neither is.
+            // INVARIANT: Success registers the client and sets the slot; a failure does neither.
             client <- Opaque::try_ffi_init(move |slot: *mut ffi::ib_client| {
                 let own = T::slot();
                 own.0.cmpxchg(null_mut(), this.as_ptr().cast(), Full).map_err(|_| EBUSY)?;
@@ -215,7 +215,7 @@ impl<T: Client> Registration<T> {
                 };
                 // SAFETY: There is room for a client.
                 unsafe { slot.write(client) };
-                // SAFETY: The client does not move. What its functions use of this has been initialized.
+                // SAFETY: The client does not move. Its callbacks only use initialized fields.
                 to_result(unsafe { ffi::ib_register_client(slot) })
                 .inspect_err(|_| own.0.store(null_mut(), Release))
             }),
@@ -223,9 +223,9 @@ impl<T: Client> Registration<T> {
         }? Error)
     }
 
-    /// Calls `f` with the data of the device that has been there for longest, if there is one.
+    /// Calls `f` with the data of the first added device that is not being removed, if any.
     ///
-    /// The device is present as long as this runs: its removal waits for that, after [`Client::remove`].
+    /// The device is present during the call: its removal waits, after [`Client::remove`].
     pub(crate) fn with_first<R>(
         &self,
         f: impl for<'a> FnOnce(Pin<&T::Data<'a>>) -> R,
@@ -236,8 +236,8 @@ impl<T: Client> Registration<T> {
             first.users += 1;
             first.presence
         };
-        // SAFETY: It exists as long as it has users. The function takes any lifetime, so it returns no
-        // reference to the data.
+        // SAFETY: It exists as long as it has users. `f` takes any lifetime, so its result borrows
+        // nothing.
         let result = f(unsafe { presence.as_ref() }.data());
 
         let mut present = self.present.lock();
@@ -256,12 +256,12 @@ impl<T: Client> Registration<T> {
     unsafe extern "C" fn add(device: *mut ffi::ib_device) -> c_int {
         from_result(|| {
             let this: *mut Self = T::slot().0.load(Acquire).cast();
-            // SAFETY: The slot has a pointer to the registration, of which this is initialized.
+            // SAFETY: The slot points to the registration, whose field is initialized.
             let present = unsafe { &(*this).present };
-            // SAFETY: The slot has a pointer to the registration, of which this is initialized.
+            // SAFETY: The slot points to the registration, whose field is initialized.
             let client = unsafe { &(*this).client }.get();
             let device = NonNull::new(device).ok_or(EINVAL)?;
-            // SAFETY: The core calls this for registered devices, and `remove` before they are not any more.
+            // SAFETY: The core passes registered devices, and calls `remove` before unregistration.
             let presence = unsafe { Presence::<T>::new(device) }?;
 
             let mut present = present.lock();
@@ -273,9 +273,9 @@ impl<T: Client> Registration<T> {
                 users: 0,
                 goes: false,
             };
-            // There is room for it.
+            // The capacity was reserved above.
             let _ = present.push_within_capacity(one);
-            // SAFETY: Both are registered with each other at the moment.
+            // SAFETY: Both are valid, and the core is adding them to each other.
             unsafe { ffi::ib_set_client_data(device.as_ptr(), client, presence.cast()) };
             Ok(0)
         })
@@ -285,15 +285,15 @@ impl<T: Client> Registration<T> {
     ///
     /// # Safety
     ///
-    /// The client must be registered, and `data` must be what [`Self::add`] has passed to the core.
+    /// The client must be registered, and `data` the pointer that [`Self::add`] has passed on.
     unsafe extern "C" fn remove(_device: *mut ffi::ib_device, data: *mut c_void) {
         let Some(presence) = NonNull::new(data.cast::<Presence<T>>()) else {
             return;
         };
         let this: *mut Self = T::slot().0.load(Acquire).cast();
-        // SAFETY: The slot has a pointer to the registration, of which this is initialized.
+        // SAFETY: The slot points to the registration, whose field is initialized.
         let present = unsafe { &(*this).present };
-        // SAFETY: The slot has a pointer to the registration, of which this is initialized.
+        // SAFETY: The slot points to the registration, whose field is initialized.
         let left = unsafe { &(*this).left };
         if let Some(one) = present
             .lock()
@@ -303,7 +303,7 @@ impl<T: Client> Registration<T> {
             one.goes = true;
         }
 
-        // SAFETY: `add` has passed its ownership to the core. Only the code below takes it over.
+        // SAFETY: `add` has passed its ownership to the core. Only the code below frees the box.
         let its = unsafe { presence.as_ref() };
         T::remove(&its.device, its.data());
 

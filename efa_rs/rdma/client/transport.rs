@@ -8,14 +8,14 @@ use crate::{
     rdma::SendWrLayout, //
 };
 
-/// How a queue pair reaches its peers, which each work request names.
+/// Transport of queue pairs whose work requests each name a peer.
 #[derive(Clone, Copy)]
 pub(crate) struct Transport {
     pub(super) qp_type: ffi::ib_qp_type,
     pub(super) layout: SendWrLayout,
-    /// Which bits of a region's keys say how often it was registered.
+    /// Bits of a region's keys that count its registrations.
     pub(super) generation: u32,
-    /// The driver that gives this type its meaning, if the core does not.
+    /// Driver that defines the queue pair type, if the core does not.
     driver: Option<ffi::rdma_driver_id>,
 }
 
@@ -36,13 +36,13 @@ impl Transport {
         driver: Some(ffi::rdma_driver_id_RDMA_DRIVER_EFA),
     };
 
-    /// Returns whether this transport is one that the device's driver may have.
+    /// Returns whether the device's driver may support this transport.
     pub(crate) fn is_of(&self, device: &Device) -> bool {
         self.driver
             .is_none_or(|driver| device.ops().driver_id == driver)
     }
 
-    /// Returns the key that comes after `key`.
+    /// Returns the key for the next registration after `key`.
     pub(super) fn next_key(&self, key: u32) -> u32 {
         let one = self.generation & self.generation.wrapping_neg();
         key & !self.generation | key.wrapping_add(one) & self.generation
