@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Roots that somebody has changed, and guests that have them."""
+"""Changed root file systems, and guests that use them."""
 
 import subprocess
 import tempfile
@@ -30,13 +30,13 @@ class Root(unittest.TestCase):
 
     def test_a_guest_has_what_was_changed(self):
         self.assertEqual(self.change("echo 'echo installed' >/usr/bin/made; chmod +x /usr/bin/made; rm /usr/bin/NPopenmpi")[0], 0)
-        # As in a root of a user without privileges, there is no such device.
+        # As in an unprivileged user's root, this is no device.
         (self.folder / "upper" / "dev").mkdir(exist_ok=True)
         (self.folder / "upper" / "dev" / "null").touch()
         command = "made; ls /usr/bin/NPopenmpi 2>/dev/null; echo changed >/usr/bin/made; cat /usr/bin/made"
         result = tool("vm", "--driver", "none", "--cpus", "1", "--overlay", str(self.folder), command)
         self.assertEqual((result.returncode, result.stdout), (0, "installed\nchanged\n"), result.stderr)
-        # What a guest changes is gone with it.
+        # A guest's changes are discarded at its end.
         self.assertEqual(self.change("made")[1], "installed\n")
 
     def test_one_at_a_time_changes_it_and_no_guest_has_it_then(self):

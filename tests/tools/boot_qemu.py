@@ -12,7 +12,7 @@ import support
 from efa_tools import build, qemu
 
 RUN = "/run/efa-rs/run"
-# Seconds after which QEMU gives a device up by itself, and some more.
+# QEMU's own timeout for a device's answer, and a margin, in seconds.
 OWN_LIMIT, MORE = 5, 2
 
 
@@ -20,7 +20,7 @@ class Answer(unittest.TestCase):
     """An emulator that does not answer."""
 
     def start(self, **properties):
-        """Starts QEMU with a device of one; returns its output."""
+        """Starts QEMU with a device of such an emulator; returns the process."""
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         listener = socket.socket(socket.AF_UNIX)

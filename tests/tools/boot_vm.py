@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Boots guests, without a driver or a device: what the runner makes of how they end."""
+"""Boots guests, mostly without a driver or a device, and checks how the runner handles their ends."""
 
 import collections
 import os
@@ -15,7 +15,7 @@ from support import CLONE, tool
 
 
 def vm(*arguments):
-    # With one CPU, which takes a quarter less to boot.
+    # A guest with one CPU boots in a quarter less time.
     return tool("vm", "--driver", "none", "--cpus", "1", *arguments)
 
 
@@ -64,7 +64,7 @@ def run_folder(result):
 
 
 class Plain(unittest.TestCase):
-    """What one boot tells."""
+    """Checks of a single boot."""
 
     COMMAND = (
         "echo $EFA_DRIVER $EFA_FLAVOUR [$EFA_KO]; ls -d /efa-rs/tools; cat /share/here /proc/cmdline; nproc"
@@ -112,14 +112,14 @@ class Guest(unittest.TestCase):
         self.assertEqual(result.stdout.splitlines(), [*answers, "01:00.0 02:00.0", "02:00.0", "01:00.0 02:00.0"], result.stderr)
 
     def test_links_in_slots(self):
-        # Of the device, and of its port: NIXL takes it for the limit of the device.
+        # Links of the device and of its port: NIXL takes the port's for the limit of the device.
         links = "cat /sys/bus/pci/devices/0000:01:00.0/{current,max}_link_{speed,width}"
         port = "cd -P /sys/bus/pci/devices/0000:01:00.0/..; cat current_link_speed current_link_width"
         result = tool("vm", "--hotplug", "--instance", "p5en.48xlarge", f"bash -c '{links}; {port}'")
         self.assertEqual(result.stdout.splitlines(), ["16.0 GT/s PCIe", "16"] * 3, result.stderr)
 
     def devices(self, *arguments):
-        """What a guest says of its devices: how many there are, PCI ids, link speeds, and how many GUIDs."""
+        """Returns a guest's view of its devices: their number, PCI ids, link speeds, and the number of GUIDs."""
         command = (
             "cd /sys/class/infiniband; ls | wc -l; cat */device/device | sort -u; cat */ports/1/rate | sort -u;"
             " cat */node_guid | sort -u | wc -l"
@@ -129,7 +129,7 @@ class Guest(unittest.TestCase):
         return result.stdout.splitlines()
 
     def test_an_instance(self):
-        # InfiniBand has no 150 Gbit/s: this is the next below. A profile's link is 100, 200 or 400 Gbit/s.
+        # InfiniBand has no rate of 150 Gbit/s; 120 is the next lower one. A profile's link has 100, 200 or 400 Gbit/s.
         self.assertEqual(self.devices("--instance", "hpc7a.96xlarge"), ["2", "0xefa1", "120 Gb/sec (12X FDR10)", "2"])
 
     def test_more_devices_than_slots(self):
@@ -144,7 +144,7 @@ class Guest(unittest.TestCase):
         self.assertEqual((cpus, sorted(places_seen)), (["0", "1"], places), result.stderr)
 
     def test_switches_of_an_instance(self):
-        # A device's port is behind another one, which is the switch.
+        # A device's port is below another port, that of the switch.
         above = "cd /sys/class/infiniband; for one in *; do echo $(cat $one/device/numa_node) $(cd -P $one/device/../..; pwd); done"
         link = "cat */device/current_link_speed */device/../current_link_speed */device/../../current_link_speed | sort -u"
         result = tool("vm", "--instance", "p5.48xlarge", f"{above}; {link}")
@@ -154,7 +154,7 @@ class Guest(unittest.TestCase):
         self.assertEqual(sorted(line.split()[0] for line in seen), [*"00001111"])
 
     def test_a_device_is_pulled_out_and_plugged_in(self):
-        # Twice, as what was pulled out stays in QEMU.
+        # Twice, as a device that was pulled out stays in QEMU.
         seen = "{ lspci -d 1d0f: | cut -d ' ' -f 1 | xargs; }"
         settle = f'while [ "$({seen})" = "$before" ]; do sleep 0.1; done; {seen}'
         pull = '/efa-rs/tests/kselftest/emu \'{"command":"unplug"}\'; /efa-rs/tools/guest/monitor.py pull 0'
@@ -164,7 +164,7 @@ class Guest(unittest.TestCase):
 
     def test_the_monitor_needs_its_port(self):
         result = vm('/efa-rs/tools/guest/monitor.py \'{"execute":"query-status"}\'')
-        text = "There is no port /dev/virtio-ports/qemu.monitor: this is no guest of tools/vm --hotplug.\n"
+        text = "There is no port /dev/virtio-ports/qemu.monitor: start this guest with tools/vm --hotplug.\n"
         self.assertEqual((result.returncode, result.stdout), (1, text))
 
     def test_a_warning_fails_the_run(self):
@@ -213,7 +213,7 @@ class Guest(unittest.TestCase):
         self.assertEqual((result.returncode, result.stdout), (0, "guest0: hello\n"), result.stderr)
 
     def test_the_end_of_the_leader_is_the_end_of_all(self):
-        # A guest that still boots is waited for.
+        # ssh waits for a guest that is still booting.
         command = "if [ $EFA_GUEST = 1 ]; then sleep 1000; fi; ssh guest1 echo done by \\$EFA_GUEST && exit 6"
         result = vm("--guests", "2", "--leader", command)
         self.assertEqual((result.returncode, result.stdout.splitlines()), (6, ["done by 1"]), result.stderr)
@@ -231,7 +231,7 @@ class Guest(unittest.TestCase):
 
 
 class Interrupted(unittest.TestCase):
-    """Runs that somebody ends, in which guests have said what they have to."""
+    """Runs that a signal ends, after the guests have printed their output."""
 
     def interrupted(self, command):
         with tempfile.TemporaryDirectory() as folder:
@@ -241,7 +241,7 @@ class Interrupted(unittest.TestCase):
             self.assertEqual(process.stdout.readline(), "here\n")
             os.kill(process.pid, signal.SIGTERM)
             _, errors = process.communicate()
-            # The kernel ends what has lost its parent, but not before that is gone.
+            # The kernel kills processes that have lost their parent, but only after the parent's end.
             pgrep = ["pgrep", "-f", str(output)]
             support.wait_until(
                 lambda: not subprocess.run(pgrep, capture_output=True, text=True, check=False).stdout, "what was left did not end"

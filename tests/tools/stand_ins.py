@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""A kernel's headers and source, compilers and make that are stand-ins, so that each way a build can end takes no time."""
+"""Stand-ins for a kernel's headers and source, for compilers and make, so that tests of all results of a build are fast."""
 
 import re
 import tempfile
@@ -41,12 +41,12 @@ touch "$object/rust/libkernel.rmeta" "$object/rust/libmacros.so"
 [ -e "$ROOT/no-target" ] || touch "$object/scripts/target.json"
 """,
 }
-# What is elsewhere for rust-kit here.
+# Paths of rust-kit that are redirected to the test's folder.
 RUST_KIT = ("/etc/os-release", "/lib/modules", "/usr/src", "/var/cache")
 
 
 class StandIns(unittest.TestCase):
-    """A folder with all that a kit is made of."""
+    """A folder with everything that a kit is built from."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -76,7 +76,7 @@ class StandIns(unittest.TestCase):
         self.write(f"bin/{name}", f"#!/bin/sh\n{script}\n").chmod(0o755)
 
     def script(self, name, *places):
-        """A script of the clone that finds in this folder what it looks for in these places."""
+        """Copies a script of the clone, with these places redirected to this folder; returns the copy's path."""
         text = (support.CLONE / name).read_text()
         self.assertEqual([place for place in places if place not in text], [])
         text = re.sub("|".join(places), lambda place: f"{self.root}{place[0]}", text)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What the tests of the tools share. They need only Python's own unittest: there is nothing to install or to pin."""
+"""Common parts of the tests of the tools. They need only Python's own unittest, so that nothing is to be installed or pinned."""
 
 import os
 import subprocess
@@ -15,19 +15,19 @@ sys.path.insert(0, str(LIBRARY))
 
 from efa_tools import patience
 
-# Seconds, where a wait is not of wait_until().
+# Timeout in seconds of waits other than wait_until().
 PATIENCE = patience.PATIENCE
 wait_until = patience.wait_until
 
 
 class TemporaryCache(unittest.TestCase):
-    """A test with a cache folder of its own, whose tools are silent."""
+    """A test with a cache folder of its own and with silent tools."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = Path(folder.name)
-        # What a test runs is not what the page of the repository is about.
+        # Runs within a test are not recorded on the page of the repository.
         self.patch(mock.patch.dict(os.environ, {"XDG_CACHE_HOME": folder.name, "RECORD": ""}))
         self.patch(mock.patch("efa_tools.steps.note"))
 

@@ -74,7 +74,7 @@ class Compare(unittest.TestCase):
 
     def test_an_allowed_difference_that_is_gone_is_one(self):
         line = "| a | ok | EINVAL | why |\n"
-        gone = "differences.md allows a difference that there is not"
+        gone = "differences.md allows a difference that does not occur"
         self.assertEqual(self.problems({"a": "ok"}, {"a": "ok"}, line), {"a": gone})
         self.assertEqual(self.problems({}, {}, line), {"a": gone})
 
@@ -95,7 +95,7 @@ class Devices(unittest.TestCase):
 
 
 class Reference(support.TemporaryCache):
-    """The C driver's results, which are kept."""
+    """The cache of the C driver's results."""
 
     def setUp(self):
         super().setUp()
@@ -200,7 +200,7 @@ class Diff(support.TemporaryCache):
         self.assertEqual(self.command("--failed"), (0, ["efa4: 2 cases, 0 allowed differences, 0 others", "2 passed, 0 failed, 0 skipped"]))
 
     def debug(self, output, found):
-        """The tally with these cases and this tally of the debug kernel, and the same cases with the C driver."""
+        """Returns the tally for this output and tally of the debug kernel. With the C driver, both cases have the result `ok`."""
         run = types.SimpleNamespace(shared=self.folder)
         (self.folder / "out").mkdir()
         if output:
@@ -228,7 +228,7 @@ class Diff(support.TemporaryCache):
 
 class Program(unittest.TestCase):
     def test_the_cases_have_names_of_their_own(self):
-        """They are all made when the program starts, also where there is no device."""
+        """All cases are created when the program starts, even without a device."""
         script = "import sys; sys.path.insert(0, 'tests/abi'); import run, harness; print(len(harness.Cases.all))"
         process = support.TemporaryCache.python(self, script, cwd=support.CLONE, stdout=-1)
         count, _ = process.communicate()

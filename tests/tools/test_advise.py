@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What dkms/advise says of the running kernel, and dkms/load does after an installation, on a machine that is a stand-in."""
+"""Output of dkms/advise for the running kernel, and actions of dkms/load after an installation, on a stand-in for a machine."""
 
 import subprocess
 import unittest

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What is chosen for kernels of arm64, without making any of it."""
+"""Choices for arm64 kernels, without building any of them."""
 
 import os
 import re
@@ -16,7 +16,7 @@ from efa_tools.failure import Failure
 
 RELEASE = "7.3.4+deb13-arm64-16k"
 OTHER = "7.3.4+deb13-cloud-amd64"
-# Unpacks no packages, but has what the recipe takes from them, and keeps the list of them.
+# Unpacks no packages, but creates the files that the recipe takes from them, and saves the list of packages.
 MMDEBSTRAP = """#!/bin/sh
 for argument; do
 	case $argument in
@@ -107,7 +107,7 @@ class Arm64(unittest.TestCase):
 
 
 class Programs(unittest.TestCase):
-    """How programs of arm64 are run."""
+    """Execution of arm64 programs."""
 
     def test_only_they_take_a_user_namespace_of_root(self):
         with mock.patch("efa_tools.namespace.unshare", return_value=["unshare"]), mock.patch("os.geteuid", return_value=0):
@@ -129,7 +129,7 @@ class Programs(unittest.TestCase):
 
 
 class Root(support.TemporaryCache):
-    """The guests' root, made by the recipe with a mmdebstrap that is a stand-in."""
+    """The guests' root, made by the recipe with a stand-in for mmdebstrap."""
 
     def setUp(self):
         super().setUp()

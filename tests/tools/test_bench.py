@@ -14,7 +14,7 @@ ffffffff81000010 t second
 ffffffff81000018 d some_data
 ffffffffc0000000 t verb\t[efa]
 """
-# Two labels: the first one has a sample that slept once, and some that did not.
+# Two labels. The first one has samples that slept once, and samples that did not sleep.
 COUNTS = """\
 0 0 7 8 9
 ffffffff81000000 7
@@ -31,7 +31,7 @@ ffffffff81000019 100
 
 
 def figures(**ratios):
-    """What collect() returns, of verbs with these ratios."""
+    """Returns figures like those of collect(), for verbs with these ratios."""
 
     def cost(instructions):
         return {"instructions": instructions, "in_module": 0, "commands": 1, "round_trips": 1}
@@ -48,12 +48,12 @@ def calls(instructions):
 
 
 def kverbs_figures(**instructions):
-    """The figures of a bench whose calls of kernel verbs have these instructions."""
+    """Returns the figures of a benchmark with these numbers of instructions per call of kernel verbs."""
     return {**figures(dear=2), "kernel_verbs": {name: {"rust": cost} for name, cost in calls(instructions).items()}}
 
 
 def amazon_figures(kernel="7.3", **instructions):
-    """What amazon_figures() returns, of calls with these instructions."""
+    """Returns figures like those of bench.amazon_figures(), for calls with these numbers of instructions."""
     return {"driver": "3.1.0", "kernel": kernel, "kernel_verbs": calls(instructions)}
 
 

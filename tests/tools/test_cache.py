@@ -60,7 +60,7 @@ class Cache(support.TemporaryCache):
         go = self.folder / "go"
         script = MAKE.format(action=f"while not os.path.exists({str(go)!r}): time.sleep(0.01)")
         runs = [self.python(script, stderr=subprocess.PIPE) for _ in range(2)]
-        # The one that waits says so while the other builds.
+        # The waiting run prints a message while the other one builds.
         ready, _, _ = select.select([run.stderr for run in runs], [], [], support.PATIENCE)
         self.assertIn("waiting for another run", ready[0].readline())
         go.touch()
@@ -70,7 +70,7 @@ class Cache(support.TemporaryCache):
         self.assertEqual(self.builds(), 1)
 
     def run_folder(self, script=RUN):
-        """The folder of a run that goes on, and its process."""
+        """Starts a run that waits for input; returns its process and its folder."""
         process = self.python(script, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.addCleanup(process.stdin.close)
         self.addCleanup(process.stdout.close)
@@ -81,7 +81,7 @@ class Cache(support.TemporaryCache):
         self.assertEqual(process.returncode, 0)
 
     def ended(self, name, clone=None, *marks):
-        """The folder of a run that ended long ago."""
+        """Creates the folder of a run that ended long ago."""
         folder = cache.folder("runs", name)
         for mark in marks:
             (folder / mark).touch()
@@ -139,7 +139,7 @@ class Cache(support.TemporaryCache):
         folder = self.folder / "mine"
         self.assertEqual(guest.output_folder(folder, None), folder)
         (folder / "shared").mkdir()
-        # Another attempt to boot begins with nothing.
+        # Another attempt to boot begins with an empty folder.
         self.assertEqual(guest.output_folder(folder, folder), folder)
         self.assertEqual(list(folder.iterdir()), [])
         (folder / "precious").touch()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What has changed in the kernel crate, and whether there is a newer kernel."""
+"""Tests of the list of changes in the kernel crate, and of the search for a newer kernel."""
 
 import subprocess
 import unittest
@@ -63,7 +63,7 @@ class Crate(unittest.TestCase):
         )
 
 
-# An archive of this.
+# Output of apt-cache madison for an archive. The version in experimental is a parameter.
 MADISON = """linux-headers-cloud-amd64 | 7.3.4-1~bpo13+1 | http://packages.invalid/debian trixie-backports/main amd64 Packages
 linux-headers-cloud-amd64 | {} | http://packages.invalid/debian experimental/main amd64 Packages
 linux-headers-cloud-amd64 | 7.2.13-1 | http://packages.invalid/debian sid/main amd64 Packages"""
@@ -71,7 +71,7 @@ linux-headers-cloud-amd64 | 7.2.13-1 | http://packages.invalid/debian sid/main a
 
 class Canary(support.TemporaryCache):
     def look(self, experimental, suite=""):
-        """What is found in an archive with that kernel in experimental."""
+        """Returns the result of canary.look() for an archive with that kernel in experimental."""
         programs = {
             "apt-cache": f"echo '{MADISON.format(experimental)}'",
             "dpkg-query": "echo 7.3.4-1~bpo13+1",

@@ -4,7 +4,7 @@ import unittest
 
 import support
 
-# An apt-cache whose archive is the lines of a file: a package and its version.
+# A stand-in for apt-cache. Its archive is a file, of which each line has a package and its version.
 APT_CACHE = """#!/bin/sh
 case $1 in
 pkgnames) cut -d ' ' -f 1 "$ARCHIVE" | grep -F "$2" | sort -u ;;
@@ -62,7 +62,7 @@ class ChooseKernel(support.TemporaryCache):
 
     def test_a_series_that_is_gone(self):
         self.fails_well(self.choose("linux-source-9.9 9.9.1-1", *packages("9.9.1+deb13", "9.9.1-1")))
-        # Binaries without source and headers are what a series leaves behind.
+        # A discontinued series leaves binaries without source and headers.
         self.fails_well(self.choose(*packages("9.8.9+deb13", "9.8.9-1", parts=["modules", "image"])))
 
     def fails_well(self, result):

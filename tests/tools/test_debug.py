@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What runs on the debug kernel, and in which of its guests."""
+"""Choice of the programs that run on the debug kernel, and of the guest for each."""
 
 import shutil
 import subprocess

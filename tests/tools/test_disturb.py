@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What is said of runs of which a part is killed: each is a script that stands for tools/vm."""
+"""Reports on runs in which a process is killed. Each run is a script in place of tools/vm."""
 
 import json
 import subprocess
@@ -7,7 +7,7 @@ import unittest
 
 import support
 
-# A run that leaves nothing: its other part ends it, or is ended by it.
+# A run that leaves nothing behind: the end of either of its processes is the end of the other.
 GOOD = """
 echo "==> logs in $FOLDER" >&2
 setpriv --pdeathsig KILL sleep 9999 &
@@ -44,7 +44,7 @@ for pid in disturb.children(os.getpid()):
 
 class Kill(support.TemporaryCache):
     def kill(self, script, name, end=support.PATIENCE, stray=support.PATIENCE):
-        """What is wrong after a run's process of this name was killed."""
+        """Kills a run's process of this name; returns the reported problem."""
         program = self.folder / "vm"
         program.write_text(f"#!/bin/sh\nFOLDER={self.folder}\n{script}")
         program.chmod(0o755)
@@ -74,7 +74,7 @@ class Kill(support.TemporaryCache):
         self.assertRegex(self.kill(GOOD.replace("exit 1", "exec sleep 9999"), "sleep", end=1), r"^it did not end within 1\.0 s")
 
     def test_it_does_not_notice(self):
-        self.assertRegex(self.kill(GOOD.replace("exit 1", "exit 0"), "sleep"), "^it did not notice")
+        self.assertRegex(self.kill(GOOD.replace("exit 1", "exit 0"), "sleep"), "^it passed although a process was killed")
 
 
 if __name__ == "__main__":

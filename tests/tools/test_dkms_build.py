@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Runs what DKMS runs to build the module, with stand-ins for the kernel, the compilers and make."""
+"""Runs DKMS's build script of the module, with stand-ins for the kernel, the compilers and make."""
 
 import re
 import subprocess
@@ -8,9 +8,9 @@ import unittest
 import support
 from stand_ins import CONFIG, KERNEL, PROGRAMS, RUST_KIT, StandIns
 
-# What a distribution has where the compilers of its kernels have their release in their names.
+# Default compilers of a distribution where the names of the kernels' compilers contain their release.
 NEWER = {"rustc": "echo 'rustc 1.93.1 (01f6ddf75 2026-02-11)'", "bindgen": "echo bindgen 0.72.1"}
-# Has no room to speak of, if the test says so.
+# Reports 7 MB of free space if the test has created the file `full`.
 DF = 'echo "Filesystem 1048576-blocks Used Available"; echo "/dev/vda 9999 0 $([ -e "$ROOT/full" ] && echo 7 || echo 9999)"'
 
 
@@ -32,11 +32,11 @@ class Build(StandIns):
         self.dpkg()
 
     def dpkg(self, headers="7.3.12-1", source="ii 7.3.12-1"):
-        """Which packages are installed."""
+        """Sets which packages are installed."""
         self.program("dpkg-query", f"case $* in *linux-headers*) echo '{headers}' ;; *) echo '{source}' ;; esac; [ -n '{headers}' ]")
 
     def ubuntu(self):
-        """Headers that have the metadata, and compilers whose names have their release."""
+        """Adds the metadata to the headers, and compilers with their release in their names."""
         self.write("headers/rust/libkernel.rmeta", "")
         for name, number in (("rustc", "1.85"), ("bindgen", "0.71")):
             self.program(f"{name}-{number}", PROGRAMS[name])
@@ -46,7 +46,7 @@ class Build(StandIns):
         return subprocess.run([self.build, KERNEL], env=self.environment(), capture_output=True, text=True, check=False)
 
     def builds(self, folder, rustc="rustc", bindgen="bindgen"):
-        """It ends well, and make was told to build in that folder, with these compilers; returns what was printed."""
+        """Fails unless the build succeeds, and make has built in that folder with these compilers; returns the output."""
         result = self.run_build()
         self.assertEqual(result.returncode, 0, result.stderr)
         _, _, *arguments = (self.root / "make-arguments").read_text().split()
@@ -55,7 +55,7 @@ class Build(StandIns):
         return result.stdout
 
     def fails(self, sentence):
-        """It fails with that sentence at the end, and leaves no folder of its own."""
+        """Fails unless the build fails with that sentence at the end, and leaves no folder of its own."""
         result = self.run_build()
         self.assertNotEqual(result.returncode, 0)
         self.assertRegex(result.stderr.splitlines()[-1], f"^efa-rs: .*{sentence}")
@@ -117,7 +117,7 @@ class Build(StandIns):
             self.assertEqual((self.root / "apt-arguments").read_text(), "--quiet download linux-source-7.3=7.3.12-1\n")
 
     def sources(self):
-        """The folder of kept sources, with the source of another version."""
+        """Creates the folder of kept sources, with the source of another version; returns its path."""
         folder = self.root / "var/cache/efa-rs/sources"
         self.keeps(folder, "7.3.11-1")
         return folder

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Options of vm that are passed to the emulator as they are."""
+"""Options of vm that are passed to the emulator unchanged."""
 
 import tempfile
 import unittest
@@ -11,7 +11,7 @@ from efa_tools import cli, guest
 
 
 def served(options):
-    """The command line of the emulator that a run with these options starts."""
+    """Returns the command line of the emulator in a run with these options."""
     with tempfile.TemporaryDirectory() as folder:
         run = mock.Mock(options=options, seed=1, folder=Path(folder))
         guest.Run.serve_devices(run)
@@ -19,7 +19,7 @@ def served(options):
 
 
 def given(*words):
-    """The options that these words are for vm."""
+    """Returns the options that vm parses from these words."""
     run = mock.patch.object(guest, "execute_until_interrupted")
     with mock.patch("sys.argv", ["vm", *words]), mock.patch.object(guest, "prepare") as prepare, run:
         cli.boot()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What the runner makes of guests, without any."""
+"""Tests of the runner of guests, without any guest."""
 
 import fcntl
 import itertools
@@ -15,7 +15,7 @@ from efa_tools.failure import Failure
 
 
 def run_in(folder, **options):
-    """A run that nothing was done for yet."""
+    """Creates a run for which nothing is prepared yet."""
     run = guest.Run.__new__(guest.Run)
     run.folder, run.shared = folder, folder / "shared"
     run.options, run.accelerator, run.seed = guest.Options("true", **options), "tcg", 1
@@ -24,10 +24,10 @@ def run_in(folder, **options):
 
 
 class Repeated(support.TemporaryCache):
-    """What happens to a run of which a boot fails."""
+    """Repetition of a run of which a boot fails."""
 
     def execute(self, *ends):
-        """The ends of its attempts, an exit status or a failure each; returns how often it began anew."""
+        """Executes a run. `ends` has an exit status or a failure for each attempt. Sets `status`, and the number `repeated`."""
         run = run_in(self.folder)
         run.start_over = mock.Mock()
         self.patch(mock.patch.object(guest, "boots_repeated", []))
@@ -60,7 +60,7 @@ class Repeated(support.TemporaryCache):
 
 
 class Looks(patience.Deadline):
-    """As many looks at it as it has seconds."""
+    """A deadline that expires after as many checks as it has seconds."""
 
     def again(self):
         self.looks = 0
@@ -77,7 +77,7 @@ class Waiting(support.TemporaryCache):
         console, looks = run.console_of(0), itertools.count()
 
         def poll():
-            # It prints something each time, and then no more.
+            # The guest prints something at each of these polls, and nothing afterwards.
             if next(looks) < 2 * patience.PATIENCE:
                 console.write_bytes(console.read_bytes() + b"x" if console.exists() else b"x")
 
@@ -138,7 +138,7 @@ class Places(unittest.TestCase):
 
 
 class Boot(support.TemporaryCache):
-    """A run whose guest ends with a console of ours."""
+    """A run with a guest that ends with a console log of the test."""
 
     def check(self, text, booted=False, status=1):
         run = run_in(self.folder)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Which commands the guides have, and what their output is compared with. tests/guides runs them."""
+"""Tests of the search for the guides' commands, and of the comparison of their output. tests/guides runs the commands."""
 
 import os
 import re
@@ -103,7 +103,7 @@ def numbers(version):
 
 
 class Versions(unittest.TestCase):
-    """The table of versions is about what guests have."""
+    """The table of versions has the versions of the guests' packages."""
 
     def test_they_are_those_of_the_toolroot(self):
         page = (support.CLONE / "Documentation" / "programs.md").read_text()
@@ -121,14 +121,14 @@ class Versions(unittest.TestCase):
 
 
 class WithoutADevice(unittest.TestCase):
-    """A guide's command on a machine that lacks what it needs says so in one line."""
+    """A guide's command prints one line about the requirement that a machine lacks."""
 
     COMMANDS = (
         ("tools/vm exec -- fi_info -p efa", "No guests with an agent run: start some"),
         ("tools/vm ctl '{}'", "No guests with an agent run: start some"),
         ("XDG_CACHE_HOME=/proc/none tools/vm true", "The cache folder /proc/none.* cannot be made .*: set XDG_CACHE_HOME"),
         ("tests/kselftest/emu '{}'", "There is no control port .*: this is no guest with emulated devices"),
-        ("tools/guest/monitor.py pull 0", "There is no port .*: this is no guest of tools/vm --hotplug"),
+        ("tools/guest/monitor.py pull 0", "There is no port .*: start this guest with tools/vm --hotplug"),
         ("tools/rust-kit --kernel 9.9.9 --output /nowhere", "linux-headers-9.9.9"),
         ("PATH= $(command -v python3) emulator/lab/efa-emu-lab --check IMAGE.qcow2", "There is no program qemu-system-x86_64: install"),
         ("make -s deb BUGS=nowhere", "BUGS=nowhere is not an address"),
@@ -143,7 +143,7 @@ class WithoutADevice(unittest.TestCase):
                         ["bash", "-c", text], cwd=support.CLONE, env=environment, capture_output=True, text=True, check=False
                     )
                     self.assertNotEqual(result.returncode, 0)
-                    # make says make[1] where a run of make has started this.
+                    # make prints make[1] if another make has started this test.
                     lines = [line for line in result.stderr.splitlines() if not re.match(r"==>|make(\[\d+\])?: ", line)]
                     self.assertEqual(len(lines), 1, lines)
                     self.assertRegex(lines[0], wanted)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What becomes of a file of efa_rs/ in Linux's tree."""
+"""Conversion of a file of efa_rs/ for Linux's tree."""
 
 import unittest
 
@@ -88,7 +88,7 @@ class InTree(unittest.TestCase):
 
 
 class Messages(unittest.TestCase):
-    """What the patches for Linux say of themselves."""
+    """Commit messages of the patches for Linux."""
 
     def test_checkpatch_finds_no_line_too_long(self):
         messages = list((support.CLONE / "upstream").glob("*.msg"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What make check-install adds up, and what it looks at, without a machine."""
+"""Tally and checks of make check-install, without a machine."""
 
 import subprocess
 import unittest
@@ -42,7 +42,7 @@ class Scenarios(unittest.TestCase):
 
 
 class Driver(StandIns):
-    """What is looked at in a machine, on one that is a stand-in."""
+    """The checks within a machine, on a stand-in for it."""
 
     def setUp(self):
         super().setUp()
@@ -58,7 +58,7 @@ class Driver(StandIns):
         self.wants("")
 
     def wants(self, text):
-        """What sysinit.target wants."""
+        """Sets the units that sysinit.target wants."""
         self.write("wants", f"systemd-udevd.service {text}\n")
 
     def package(self):
@@ -70,7 +70,7 @@ class Driver(StandIns):
         self.write("sys/module/efa/version", "")
 
     def fails(self, state, boot="running"):
-        """The checks that fail in that state."""
+        """Returns the checks that fail in that state."""
         command, environment = [self.driver, state], self.environment() | {"EFA_BOOT": boot}
         text = subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stdout
         tally = ktap.parse(text)
@@ -96,7 +96,7 @@ class Driver(StandIns):
         self.assertEqual(self.fails("idle"), ["the boot waits for the driver"])
 
     def times(self, ended, reached, status=0):
-        """When the driver was loaded, and when all services could begin."""
+        """Sets the times at which the driver was loaded, and at which sysinit.target was reached."""
         self.write("times", f"ExecMainExitTimestampMonotonic={ended}\nExecMainStatus={status}\nActiveEnterTimestampMonotonic={reached}\n")
 
     def test_one_whose_services_find_the_driver(self):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What tests/interop does without guests: processes on several of them, here all on this host, and results of programs."""
+"""Tests of tests/interop without guests: processes of several guests, here all on this host, and results of programs."""
 
 import contextlib
 import socket
@@ -46,7 +46,7 @@ bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec
 
 @contextlib.contextmanager
 def no_patience(hangs):
-    """Gives up waiting as soon as HANGS says so of the processes that have been started."""
+    """Makes waits fail as soon as hangs() is true for the processes started so far."""
     started = []
 
     class Noted(guests.Process):
@@ -66,7 +66,7 @@ def no_patience(hangs):
 
 
 def ended(pid):
-    """Whether a process is no more. What has ended may wait for its parent."""
+    """Whether a process has ended. It may still be a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -204,14 +204,14 @@ class Together(unittest.TestCase):
         self.assertRegex(str(failure), r"(?s)exit status 0.*still runs")
 
     def test_who_prints_something_does_not_hang(self):
-        """It is waited for again, with all the patience there is."""
+        """Each output restarts the timeout."""
         with tempfile.TemporaryDirectory() as folder:
             marks = [Path(folder) / name for name in ("one", "two")]
             script = "".join(f"until [ -e {mark} ]; do sleep 0.01; done; echo {mark.name}; " for mark in marks)
             waits = iter(marks)
 
             def wait(condition, what):
-                # What it prints, it prints while it is waited for.
+                # The program prints only during a wait.
                 if mark := next(waits, None):
                     mark.touch()
                 patience.wait_until(condition, what)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Somebody ends a run, or there is no room for it."""
+"""Runs that are interrupted by a signal, or for which there is no space on the disk."""
 
 import contextlib
 import errno
@@ -14,7 +14,7 @@ import support
 from efa_tools import cli, steps, times
 from efa_tools.failure import Failure
 
-# Two jobs, one after the other, of which the second goes on until it is interrupted.
+# Two consecutive jobs. The second one runs until it is interrupted.
 RUN = """
 import sys, threading
 from unittest import mock
@@ -37,7 +37,7 @@ with mock.patch("efa_tools.toolroot.root"):
 
 class Interrupted(support.TemporaryCache):
     def interrupt(self, script, number):
-        """What a program says that is interrupted when it says that it is there."""
+        """Interrupts a program once it has printed `there`; returns its messages."""
         process = self.python(script, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self.addCleanup(process.kill)
         self.assertEqual(process.stdout.readline(), "there\n")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""The kernel that guests are given."""
+"""The kernel image of guests."""
 
 import struct
 import unittest
@@ -14,7 +14,7 @@ SETUP_SECTORS, OFFSET, PACKED = 3, 100, b"packed"
 
 
 def bzimage():
-    """One whose compressed kernel is some bytes into what comes after its setup and the sector before that."""
+    """Returns an image with the compressed kernel OFFSET bytes behind the boot sector and the setup."""
     setup = bytearray((SETUP_SECTORS + 1) * 512)
     setup[0x1F1] = SETUP_SECTORS
     struct.pack_into("<II", setup, 0x248, OFFSET, len(PACKED) + 4)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What efa-emu-lab makes and says, without guests: tests/install has those."""
+"""Files and messages of efa-emu-lab, without guests. tests/install tests it with guests."""
 
 import importlib.machinery
 import importlib.util
@@ -27,7 +27,7 @@ SECTOR = 2048
 
 
 def read_volume(data):
-    """The label and the files of an ISO 9660 volume, as Linux finds them."""
+    """Returns the label and the files of an ISO 9660 volume, as Linux reads them."""
     primary = data[16 * SECTOR : 17 * SECTOR]
     if (
         primary[:8] != b"\1CD001\1\0"
@@ -77,7 +77,7 @@ OLD_QEMU = """case $* in *help*) echo 'name "vfio-pci", bus PCI' ;; *) echo 'QEM
 
 
 class Lacks(unittest.TestCase):
-    """What is said if something lacks."""
+    """Messages about missing requirements."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -96,7 +96,7 @@ class Lacks(unittest.TestCase):
         file.chmod(0o755)
 
     def says(self, text, *arguments):
-        """The lab ends, and says this."""
+        """Fails unless the lab ends with this message."""
         command = [
             sys.executable,
             PROGRAM,
@@ -108,7 +108,7 @@ class Lacks(unittest.TestCase):
             *arguments,
         ]
         environment = {"PATH": str(self.folder / "bin")}
-        # The scripts above are run by sh, which the PATH does not matter to.
+        # The scripts above name /bin/sh by its path, so that PATH does not matter to them.
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         self.assertEqual(done.returncode, 1)
         self.assertRegex(done.stderr, f"(?s)efa-emu-lab: .*{text}")

@@ -26,7 +26,7 @@ class Laws(support.TemporaryCache):
     def test_unsafe_in_a_sample(self):
         self.write("efa_rs/rdma.rs", "unsafe fn f() {}\n")
         self.write("samples/null/null_main.rs", "unsafe fn f() {}\n")
-        # What a link leads to is looked at where it is.
+        # The target of a link is checked at its own place only.
         (self.folder / "samples/null/rdma.rs").symlink_to("../../efa_rs/rdma.rs")
         self.assertEqual(laws.unsafe_in_its_folders(), ["samples/null/null_main.rs:1: unsafe fn f() {}"])
 
@@ -95,7 +95,7 @@ class Laws(support.TemporaryCache):
 
     def test_no_circle(self):
         self.write("efa_rs/efa_main.rs", "mod rdma;\nmod verbs;\nmodule! { type: verbs::V }\n")
-        # What a file only declares or passes on, it does not depend on.
+        # A file does not depend on items that it only declares or re-exports.
         self.write("efa_rs/rdma.rs", "mod a;\nmod b;\npub(crate) use self::{a::A, b::{B, C as D}};\npub(crate) struct Base;\n")
         self.write("efa_rs/rdma/a.rs", "use super::{b::B, Base};\nuse crate::rdma::{self, D};\nlet x: rdma::B;\n")
         self.write("efa_rs/rdma/b.rs", '//! See [`super::a::A`].\nuse super::Base;\nlet x = "super::a::A";\n')
@@ -108,7 +108,7 @@ class Laws(support.TemporaryCache):
         self.write("efa_rs/rdma/qp.rs", "use super::{provider::Provider, work::QpRef};\n")
         self.write("efa_rs/rdma/work.rs", "use super::provider::Provider;\n")
         self.assertEqual(laws.no_circles(), [])
-        # It leads to no circle of others.
+        # The exception for this file does not hide a circle of others.
         self.write("efa_rs/rdma/work.rs", "use super::qp::QueuePair;\n")
         self.assertEqual(laws.no_circles(), ["efa_rs/rdma/qp.rs:1 -> efa_rs/rdma/work.rs:1 -> efa_rs/rdma/qp.rs"])
 
@@ -130,7 +130,7 @@ class Laws(support.TemporaryCache):
     def test_circles_in_the_emulator(self):
         self.write("emulator/a/src/lib.rs", "mod x;\nmod x2;\npub struct Base(x::X);\n")
         self.write("emulator/a/src/main.rs", "use crate::x;\n")
-        # Tests are inside of what they test, and what follows them is not a part of them.
+        # A module of tests may name items of the modules that it is in. Code behind it is not a part of it.
         tests = "#[cfg(test)]\nmod tests {\n    use super::super::Base;\n    fn f() { g() }\n}\n"
         self.write("emulator/a/src/x.rs", tests)
         self.write("emulator/b/src/main.rs", "mod y;\nmod z;\n")
@@ -197,7 +197,7 @@ class Laws(support.TemporaryCache):
     def test_what_is_no_sentence(self):
         half = "One two " * 9
         texts = (
-            # Texts of their own, each too short.
+            # Separate texts, each short enough.
             *(f"{half}.\n{half}.", f"{half}\n\n{half}", f"- {half}\n- {half}", f"| {half} | {half} |", f"1. {half}\n2. {half}"),
             # Code, targets of links, and signs.
             *(f"```sh\n{self.LONG}\n```", f"`{self.LONG}`", f"{half} [x]({'y/' * 40}#z)", f"{half} {'- ' * 20}"),

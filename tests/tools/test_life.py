@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""How tests/life are shared out among guests, and what is shown of them."""
+"""Distribution of tests/life among guests, and display of their progress."""
 
 import math
 import sys
@@ -40,7 +40,7 @@ class Shares(unittest.TestCase):
         )
 
     def test_many_rounds(self):
-        """A guest for each trigger; where a guest has a limit, as many as that takes, which together have all rounds."""
+        """There is a guest for each trigger, or, with a limit of rounds per guest, as many as are needed for all rounds."""
         shares = life.shares(AVAILABLE, 250, [", "])
         self.assertEqual(shares[0], life.Share("dies", {"life.py": ["dies, idle", "dies, busy"]}, 250))
         for name in ("pulled out, idle", "pulled out, busy"):
@@ -88,7 +88,7 @@ class Jobs(TemporaryCache):
 
 class Names(TemporaryCache):
     def test_all_programs(self):
-        """The programs tell their tests where there is no device."""
+        """The programs list their tests even without a device."""
         for program in {name for names in life.OTHERS.values() for name in names} | {life.ENDLESS}:
             self.assertGreater(len(life.tests(program)), 5)
         self.assertEqual(life.tests(life.ENDLESS)["pulled out, idle"], 100)
@@ -107,7 +107,7 @@ class Order(unittest.TestCase):
 
     def test_programs_are_told_first(self):
         self.check(RESET, RESETTING, TOLD, UP)
-        # Of another device, and two programs of a device that the bus resets.
+        # An event of another device, and two programs of a device that the bus resets.
         self.check(RESET, "efa_state: 0000:02:00.0 up", RESETTING, TOLD, TOLD, RESETTING, UP)
 
     def test_programs_that_are_told_late_or_again(self):
@@ -125,7 +125,7 @@ class Order(unittest.TestCase):
 
 class Limits(unittest.TestCase):
     def limits(self, *totals):
-        """With what the guest and its host have stood still in all when it is looked at."""
+        """Returns limits with these successive totals of the time that guest and host have stood still."""
         made = mock.patch.object(timing, "COUNTS", True), mock.patch.object(timing, "Stalls", mock.Mock())
         with made[0], made[1]:
             limits = timing.Limits()

@@ -37,7 +37,7 @@ class Files(support.TemporaryCache):
 
 
 class Program(support.TemporaryCache):
-    """What is run has a shell script in its place."""
+    """Linters, replaced by a shell script."""
 
     def setUp(self):
         super().setUp()
@@ -45,7 +45,7 @@ class Program(support.TemporaryCache):
         self.script = "true"
 
     def enter(self, command, binds=(), environment=None):
-        # The folder with the names is gone afterwards.
+        # The folder with the names does not exist any more after the run.
         self.names = [(Path(source) / "names").read_text() for source, target, _ in binds if target == linters.NAMES]
         return ["sh", "-c", self.script]
 
@@ -93,7 +93,7 @@ class Program(support.TemporaryCache):
 
 
 class Checkpatch(support.TemporaryCache):
-    """What checkpatch says is followed, but for what is listed."""
+    """All findings of checkpatch are failures, except for the listed ones."""
 
     SAID = "a.rs:1: CHECK:LONG_LINE: line length of 101 exceeds 100 columns\nb/c.h:2: WARNING:MSLEEP: msleep < 20ms\n"
 

@@ -15,14 +15,14 @@ HERE, ELSEWHERE = "1" * 40, "2" * 40
 
 
 class Results(support.TemporaryCache):
-    """Runs whose results are kept."""
+    """Runs with kept results."""
 
     def setUp(self):
         super().setUp()
         self.number = 0
 
     def keep(self, command, head=HERE, changed=False, tally=None, **options):
-        """Keeps the result of a run that is later than all before."""
+        """Keeps the result of a run that is later than all previous ones."""
         self.number += 1
         span = times.Span(command, 1e9 + self.number * 3600, 1e9 + self.number * 3600 + 600)
         with mock.patch("efa_tools.times.head", return_value=(head, changed)):

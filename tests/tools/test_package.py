@@ -71,7 +71,7 @@ class Emulator(unittest.TestCase):
             self.assertEqual(name, f"efa-emu_{package.version()}_amd64.deb")
 
 
-# Where the oldest kernel that the driver is for is named.
+# Files that name the oldest supported kernel, and patterns that match it.
 FLOOR = {
     "dkms.conf": r'^BUILD_EXCLUSIVE_KERNEL_MIN="(.*)"',
     "dkms/advise": r'older "\$number" (\S+);|Linux (\S+) or newer',
@@ -92,10 +92,10 @@ class Floor(unittest.TestCase):
 
 
 class Guide(unittest.TestCase):
-    """What the table of distributions says that we ran is what we run."""
+    """The table of distributions lists those flavours as run that the suites run."""
 
     def row(self, architecture, flavours):
-        """The flavours that Debian's row names: those there are, those that were run, and those with something that was not."""
+        """Returns the flavours in Debian's row: all, those that were run, and those with parts that were not run."""
         text = (support.CLONE / "Documentation/install.md").read_text()
         row = re.search(rf"^\|.*\| {architecture} \| (.*`{flavours[0]}`.*) \|$", text, re.MULTILINE)[1]
         known = "|".join(sorted(flavours, key=len, reverse=True))
@@ -136,7 +136,7 @@ class Changelog(unittest.TestCase):
 
 
 class Bugs(unittest.TestCase):
-    """Whatever names a place to report bugs at names the same."""
+    """All files name the same address for reports of bugs."""
 
     def setUp(self):
         self.default = (support.CLONE / package.BUGS).read_text().removesuffix("\n")
@@ -206,7 +206,7 @@ class Bugs(unittest.TestCase):
 
 class Rpm(unittest.TestCase):
     def test_says_itself_why_a_kernel_is_too_old(self):
-        """dnf would refuse it with the name of a package only."""
+        """For an unmet dependency, dnf would print only the name of a package."""
         text = (support.CLONE / "rpm/efa-rs-dkms.spec").read_text()
         self.assertEqual(re.findall(r"^(\w+): +kernel-devel", text, re.MULTILINE), ["Recommends"])
 

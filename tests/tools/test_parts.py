@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""One program, or one test case, of what is run."""
+"""Selection of one program, or of one test case, of a suite."""
 
 import os
 import subprocess
@@ -48,7 +48,7 @@ class Selftest(unittest.TestCase):
 
 class Attack(support.TemporaryCache):
     def environment(self, *words):
-        """What the tests are told by an attack with these options."""
+        """Returns the environment of the tests in an attack with these options."""
         cargo = self.patch(mock.patch("efa_tools.build.cargo"))
         parser, _ = cli.check_parser()
         (job,) = cli.jobs_of(parser.parse_args(["attack", *words]))
@@ -129,7 +129,7 @@ class Tools(support.TemporaryCache):
 
 
 class Names(unittest.TestCase):
-    """By them --failed finds jobs again."""
+    """Names of jobs, by which --failed finds them."""
 
     def test_each_part_has_a_name_of_its_own(self):
         chosen = [("", ""), ("limits", ""), ("limits", "a*"), ("", "a*")]

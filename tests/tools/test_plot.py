@@ -7,7 +7,7 @@ import support
 from efa_tools import cache, layer, plot, toolroot
 from efa_tools.failure import Failure
 
-# One of each kind.
+# A panel of each kind.
 PANELS = [
     plot.bars("Ratios", {"create CQ": 1.2, "a < b": 0.9}),
     plot.curves("Curves", {("read", True): {64: 2.0, 4096: 100.0}, ("write", False): {64: 3.0, 4096: 50.0}}, str),

@@ -22,7 +22,7 @@ GOOD = """\
 
 
 def bad(trace):
-    """How many of the checks find something."""
+    """Returns the number of checks that find a problem."""
     return sum(1 for problems in suite.power_off_problems(trace).values() if problems)
 
 

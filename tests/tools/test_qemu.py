@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What QEMU makes of its options, without a guest."""
+"""Options of QEMU, without a guest."""
 
 import json
 import types
@@ -15,7 +15,7 @@ CPU = "processor\t: 0\nmodel name\t: one with svm\nflags\t\t: fpu svm avx2\n"
 
 
 def lab_command(guest):
-    """How efa-emu-lab starts a guest."""
+    """Returns the command line by which efa-emu-lab starts a guest."""
     with mock.patch.object(test_lab.lab.Lab, "start") as start:
         lab = test_lab.lab.Lab(types.SimpleNamespace(folder=Path(), ssh_port=0, memory="1G", cpus=1, bios=None))
         lab.qemu, lab.accelerator = "qemu", "tcg"
@@ -53,13 +53,13 @@ class Nodes(unittest.TestCase):
 
 class Answer(unittest.TestCase):
     def test_the_lab_waits_as_long(self):
-        # Which has no EFA_PATIENCE.
+        # The lab does not use EFA_PATIENCE.
         self.assertEqual(json.loads(lab_command(0)[-1])["x-msg-timeout"], 120_000)
         self.assertEqual(qemu.ANSWER_LIMIT, patience.PATIENCE * 1000)
 
 
 class Kvm(support.TemporaryCache):
-    """Whether it is used, on hosts that are stand-ins."""
+    """Choice of KVM, with stand-ins for the host's files."""
 
     def setUp(self):
         super().setUp()

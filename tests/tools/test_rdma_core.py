@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""The judgement of rdma-core's tests, on tests made up for it."""
+"""Evaluation of rdma-core's tests, with examples of tests."""
 
 import contextlib
 import importlib.util
@@ -19,7 +19,7 @@ Result = rdma_core.Result
 
 
 class Example(unittest.TestCase):
-    """The tests that are judged."""
+    """Tests to be evaluated."""
 
     runs = 0
 
@@ -50,7 +50,7 @@ class Example(unittest.TestCase):
 
 
 def run(name, limit=30):
-    """The result of one of the tests."""
+    """Runs one of the tests; returns its result."""
     Example.runs = 0
     with mock.patch.object(rdma_core, "PATIENCE", limit):
         return rdma_core.run(Example(name), name, "mlx5_0")
@@ -87,7 +87,7 @@ class Outcome(unittest.TestCase):
 
 class Report(unittest.TestCase):
     def report(self, wanted, got):
-        """Whether the result is as listed, and the last line."""
+        """Returns whether the result is as listed, and the last line of the report."""
         with contextlib.redirect_stdout(io.StringIO()) as output:
             good = rdma_core.report(1, "a", wanted, got)
         return good, output.getvalue().splitlines()[-1]

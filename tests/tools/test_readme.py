@@ -10,7 +10,7 @@ from efa_tools import bench, data_bench, laws
 
 README = (support.CLONE / "README.md").read_text()
 RESULTS = support.CLONE / "Documentation"
-# Lines of code may change by this part before the README has to follow.
+# Fraction by which lines of code may change before the README has to be updated.
 SLACK = 0.1
 
 
@@ -20,7 +20,7 @@ def row(what, rust=None, c=None, ratio=None):
 
 
 def costs(figures, amazon):
-    """The rows of the table of costs."""
+    """Yields the rows of the table of costs."""
 
     def worst(of, reference):
         name = max(of, key=lambda name: bench.ratio(of[name], reference))

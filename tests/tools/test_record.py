@@ -15,7 +15,7 @@ class Page(support.TemporaryCache):
         self.page = self.folder / "last-passed.md"
 
     def end(self, command, head=HERE, changed=False, **tally):
-        """A run has come to its end, with RECORD=1."""
+        """Saves and records the result of a run, as with RECORD=1."""
         span = times.Span(command, 1e9, 1e9 + 600)
         with mock.patch("efa_tools.times.head", return_value=(head, changed)):
             file = times.save(span, command.partition(" ")[0], Tally(**tally), command=command)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Programs in guests that run: the agent, its client, and how a set of guests is found."""
+"""Programs in running guests: the agent, its client, and the search for a set of guests."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from efa_tools import cache, remote, running
 from efa_tools.failure import Failure
 
 TOKEN = "secret"
-# What the other side of a test is: this file as a program.
+# The agent's client, which tests run as a program.
 FRONT = """
 import sys
 from efa_tools import remote
@@ -76,7 +76,7 @@ class Agent(unittest.TestCase):
         self.assertEqual(last, {"status": 127})
 
     def test_several_at_once(self):
-        # None ends before all are there.
+        # None ends before all have started.
         with tempfile.TemporaryDirectory() as folder:
             script = f'touch {folder}/$$; until [ "$(ls {folder} | wc -l)" = 4 ]; do sleep 0.05; done'
             processes = [self.front("sh", "-c", script, stdin=subprocess.DEVNULL) for _ in range(4)]
@@ -109,7 +109,7 @@ class Agent(unittest.TestCase):
         remote.send(connection, stdin=remote.encoded(b"x\n"))
         messages = self.messages(connection)
         printed = b"".join(remote.decoded(message.get("stdout", "")) for message in messages).decode()
-        # The terminal shows what is typed when it comes, which may be before the shell's own lines.
+        # The terminal echoes input when it arrives, which may be before the shell's own lines.
         self.assertRegex(printed, r"^(x\r\n)?(11 22|33 44)\r\n")
         self.assertRegex(printed, r"\n/dev/pts/\d+\r\n")
         self.assertTrue(printed.endswith("33 44\r\n"), printed)
@@ -173,13 +173,13 @@ class Sets(TemporaryCache):
 
     def test_a_guest_that_is_not_there(self):
         found = running.Running(self.announced("one"))
-        with self.assertRaisesRegex(Failure, "There is no guest 2: they are 0 to 1"):
+        with self.assertRaisesRegex(Failure, "There is no guest 2: valid numbers are 0 to 1"):
             found.start(2, ["true"])
         with self.assertRaisesRegex(Failure, "Guest 1 .* cannot be reached"):
             found.start(1, ["true"])
 
     def test_a_program_of_the_toolroot_asks_the_emulator(self):
-        # This host's libraries may be older.
+        # This host's libraries may be older than those of the toolroot.
         folder = self.announced("one")
         inside = self.patch(mock.patch("efa_tools.build.in_toolroot", return_value=["sh", "-c", "exit 3"]))
         self.assertEqual(running.Running(folder).control(["{}"]), 3)

@@ -22,7 +22,7 @@ class RustKit(StandIns):
         return subprocess.run(command, env=self.environment(), capture_output=True, text=True, check=False)
 
     def refuses(self, expected, *arguments, **options):
-        """It fails with that sentence, and leaves nothing behind."""
+        """Fails unless rust-kit fails with that sentence, and leaves nothing behind."""
         result = self.run_kit(*arguments, **options)
         self.assertNotEqual(result.returncode, 0)
         self.assertEqual(result.stdout, "")
@@ -98,7 +98,7 @@ class RustKit(StandIns):
         self.assertNotEqual(self.run_kit("--kernel", KERNEL, "--headers", self.headers, "--key").stdout, key)
 
     def cross(self):
-        """A kernel of another architecture, for whose compiler this machine has another name."""
+        """Sets up a kernel of another architecture. Its compiler has another name on this machine."""
         cc = "aarch64-linux-gnu-gcc-14"
         self.write("headers/.config", CONFIG.replace("test-gcc-14", cc) + "CONFIG_ARM64=y\n")
         self.program(cc, PROGRAMS["test-gcc-14"].replace("test-gcc-14", cc))

@@ -18,7 +18,7 @@ def run(jobs, machine=TWO):
 
 
 class Trial:
-    """Begins jobs as schedule.run() does, of which always the one ends that began first; knows which went on beside which."""
+    """Starts jobs as schedule.run() does, and ends them in the order of their start. Records which jobs ran at the same time."""
 
     def __init__(self, jobs, machine=TWO):
         self.order, self.beside = [], {job.name: set() for job in jobs}
@@ -131,7 +131,7 @@ class Learning(unittest.TestCase):
                 self.run_of(self.step("a", 10, 5)),
                 self.run_of(self.step("a", 20, 30), self.step("timed", 40, 4)),
                 self.run_of(self.step("a", 1, 1), self.step("new", 1, 1), failed=1),
-                # Beside which others had a fifth of two cores for 100 s.
+                # Other processes used a fifth of two cores during these 100 s.
                 self.run_of(self.step("a", 70, 5), others=40),
             ],
         )

@@ -67,7 +67,7 @@ class Run(support.TemporaryCache):
 
 
 class Heartbeat(support.TemporaryCache):
-    """A step that takes long is not silent."""
+    """Messages about the progress of long steps."""
 
     def setUp(self):
         super().setUp()
@@ -154,10 +154,10 @@ class Logs(support.TemporaryCache):
 
 
 class Helpers(support.TemporaryCache):
-    """What is made of programs that serve guests and end."""
+    """Handling of programs that serve guests and end during the run."""
 
     def run_with(self, **scripts):
-        """A run whose programs do this; QEMU goes on."""
+        """Returns a run with programs that execute these scripts, while QEMU continues to run."""
         made = guest.Run.__new__(guest.Run)
         made.folder, made.ends, made.in_process = self.folder, {}, False
         made.options = types.SimpleNamespace(guests=1)

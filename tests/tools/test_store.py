@@ -148,7 +148,7 @@ class Build(Clone):
 
 
 class Folders(support.TemporaryCache):
-    """Of clones, and what becomes of those of clones that are gone."""
+    """Folders of clones, also of clones that no longer exist."""
 
     def owner(self, name):
         path = self.folder / name
@@ -165,7 +165,7 @@ class Folders(support.TemporaryCache):
         return path
 
     def fill(self, path):
-        """As builds do."""
+        """Fills a folder as builds do; returns its subfolder of fingerprints."""
         (path / "module" / "rust").mkdir(parents=True)
         marks = path / "emulator" / "target" / "debug" / ".fingerprint"
         for crate in ("serde-0123", "efa-emu-0123", "vfio-user-0123", "vfio-ioctls-0123"):

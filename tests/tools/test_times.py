@@ -15,9 +15,9 @@ from efa_tools.failure import Failure
 from efa_tools.schedule import Job
 from efa_tools.tally import Tally
 
-# Half a second of CPU time, or all there is of it.
+# Uses half a second of CPU time.
 BUSY = "import time\nwhile time.process_time() < 0.5: pass"
-# In a child that it waits for.
+# Use half a second, and unlimited CPU time, in a child that they wait for.
 PARENT = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {BUSY!r}])"
 FOREVER = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'print(1, flush=True)\\nwhile True: pass'])"
 
@@ -133,7 +133,7 @@ class Times(support.TemporaryCache):
         self.assertEqual(lines[1].split(), ["b", "0:30", "1:40", "70.0", "30.0", "0.43"])
         self.assertEqual(lines[2].split(), ["a", "0:00", "0:40", "40.0", "60.0", "1.50"])
         self.assertEqual(lines[3], "in all 1:40 min, 90 s of CPU time of 200 s that 2 cores have")
-        self.assertTrue(times.table(run, 2, 20)[3].endswith("that 2 cores have; others had 20 s"))
+        self.assertTrue(times.table(run, 2, 20)[3].endswith("that 2 cores have; other processes used 20 s"))
         self.assertEqual(lines[4], "one job ran at a time for 1:30 min, none for 0:00 min")
 
     def test_table_of_many_jobs_is_short(self):

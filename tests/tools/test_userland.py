@@ -12,7 +12,7 @@ RECIPE = 'mkdir -p "$1/usr/lib/modules"\n'
 
 
 class Userland(support.TemporaryCache):
-    """Made by a recipe of the test's own, beside a toolroot that needs nothing."""
+    """A userland that is made by a recipe of the test, with a stand-in for the toolroot."""
 
     def setUp(self):
         super().setUp()

@@ -103,7 +103,7 @@ def main(arguments):
                     for request in map(json.loads, arguments):
                         print(json.dumps(monitor.execute(request["execute"], **request.get("arguments", {}))))
     except FileNotFoundError:
-        sys.exit(f"There is no port {PORT}: this is no guest of tools/vm --hotplug.")
+        sys.exit(f"There is no port {PORT}: start this guest with tools/vm --hotplug.")
     except (OSError, ValueError, KeyError, Refused) as error:
         sys.exit(f"monitor: {error}")
 

@@ -95,7 +95,7 @@ def compare(found, allowed):
         if any(BROKEN in result for result in got.values()):
             yield case, describe("it could not run", got)
         elif case in allowed and got != allowed[case].results:
-            what = "another difference" if got["c"] != got["rust"] else "a difference that there is not"
+            what = "another difference" if got["c"] != got["rust"] else "a difference that does not occur"
             yield case, describe(f"differences.md allows {what}", got, allowed[case].results)
         elif case not in allowed and got["c"] != got["rust"]:
             yield case, describe("the drivers differ", got)

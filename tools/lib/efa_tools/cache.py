@@ -45,9 +45,9 @@ def claim(clones, owner):
     """
     path = clones / key(str(owner))
     with lock("clones"):
-        gone = [other for other in clones.iterdir() if other != path and is_of_none(other)]
+        gone = [other for other in clones.iterdir() if other != path and is_orphaned(other)]
         gone.sort(key=lambda other: other.stat().st_mtime)
-        if gone and not path.exists() and (descriptor := alone_with(gone[-1])) is not None:
+        if gone and not path.exists() and (descriptor := lock_exclusively(gone[-1])) is not None:
             strip(gone[-1])
             gone.pop().rename(path)
             os.close(descriptor)
@@ -65,7 +65,7 @@ OWNER = "path"
 FORGOTTEN = 3
 
 
-def is_of_none(path):
+def is_orphaned(path):
     """Whether the clone of a folder is deleted."""
     try:
         return not Path((path / OWNER).read_text().strip()).exists()
@@ -139,7 +139,7 @@ def use(path):
     fcntl.flock(descriptor, fcntl.LOCK_SH)
 
 
-def alone_with(path):
+def lock_exclusively(path):
     """Returns a descriptor that locks a folder until it is closed; None if another process uses the folder, or it does not exist."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -155,7 +155,7 @@ def alone_with(path):
 
 def in_use(path):
     """Whether a process protects a folder by use()."""
-    if (descriptor := alone_with(path)) is None:
+    if (descriptor := lock_exclusively(path)) is None:
         return True
     os.close(descriptor)
     return False
@@ -163,7 +163,7 @@ def in_use(path):
 
 def discard(path):
     """Removes a folder, unless a process uses it."""
-    if (descriptor := alone_with(path)) is not None:
+    if (descriptor := lock_exclusively(path)) is not None:
         try:
             namespace.remove(path)
         finally:

@@ -72,8 +72,8 @@ def size(text):
 
 def add_part(parser, what):
     """Adds the options that select a part of a suite."""
-    parser.add_argument("--program", default="", metavar="NAME", help=f"only this: {what}")
-    parser.add_argument("--case", default="", metavar="PATTERN", help="only test cases that are named like this, such as 'create_qp*'")
+    parser.add_argument("--program", default="", metavar="NAME", help=f"run only this: {what}")
+    parser.add_argument("--case", default="", metavar="PATTERN", help="run only the cases whose names match, such as 'create_qp*'")
 
 
 def cloud_flavour(architecture):
@@ -90,19 +90,19 @@ def add_combination(parser, drivers):
 
 def add_userland(parser):
     names = " or ".join(userland.ALL)
-    text = f"whose rdma-core the guests have: {names} (default: {userland.STABLE}, the toolroot's)"
+    text = f"the userland, with its rdma-core: {names} (default: {userland.STABLE}, the toolroot's)"
     parser.add_argument("--userland", default=userland.STABLE, metavar="NAME", help=text)
 
 
 def add_guests(parser, guests=1):
     """Adds the options that describe guests."""
     add_combination(parser, ("rust", "c", "none"))
-    text = "the kernel is Debian's for clouds, of this architecture"
+    text = "Debian's cloud kernel of this architecture"
     parser.add_argument("--arch", dest="flavour", type=cloud_flavour, metavar="amd64|arm64", help=text)
     add_userland(parser)
-    text = "a root that tools/vm root has made: what is installed in it, guests have"
+    text = "boot from a root that tools/vm root has made"
     parser.add_argument("--overlay", type=Path, metavar="DIR", help=text)
-    parser.add_argument("--guests", type=positive, default=guests, metavar="N", help=f"how many guests (default: {guests})")
+    parser.add_argument("--guests", type=positive, default=guests, metavar="N", help=f"number of guests (default: {guests})")
     devices = parser.add_mutually_exclusive_group()
     devices.add_argument(
         "--device",
@@ -110,31 +110,31 @@ def add_guests(parser, guests=1):
         action="append",
         default=[],
         metavar="SPEC",
-        help="an emulated device of each guest, such as profile=efa2",
+        help="an emulated device for each guest, such as profile=efa2",
     )
     devices.add_argument("--instance", metavar="SPEC", help="the emulated devices of an EC2 instance for each guest, such as p4d.24xlarge")
-    parser.add_argument("--hotplug", action="store_true", help="each device is in a slot of its own, and guests have QEMU's monitor")
+    parser.add_argument("--hotplug", action="store_true", help="devices in hot-plug slots, and QEMU's monitor in guests")
     parser.add_argument(
-        "--memory-device", metavar="SIZE", help="guest 0 has an IOMMU, and a device with memory of SIZE in a BAR, such as 16M"
+        "--memory-device", metavar="SIZE", help="an IOMMU for guest 0, and a device with memory of SIZE in a BAR, such as 16M"
     )
-    parser.add_argument("--scenario", type=Path, metavar="FILE", help="what the emulator does at its start")
+    parser.add_argument("--scenario", type=Path, metavar="FILE", help="scenario that the emulator runs when it starts")
     parser.add_argument(
         "--fabric",
         default="realistic",
         metavar="SETTINGS",
-        help="of efa-emu: what the network between devices is like (default: realistic)",
+        help="efa-emu's network between devices (default: realistic)",
     )
-    text = "one more word of efa-emu's command line, as in --emulator-option=--file-memory; can be given again"
+    text = "a further argument of efa-emu, as in --emulator-option=--file-memory; repeatable"
     parser.add_argument("--emulator-option", dest="emulator_options", action="append", default=[], metavar="WORD", help=text)
-    parser.add_argument("--share", type=Path, metavar="FOLDER", help="of the host, which guests see at /share, read-only")
-    parser.add_argument("--memory", type=size, default="1G", help="of each guest, such as 512M (default: 1G)")
-    parser.add_argument("--cpus", type=positive, default=2, metavar="N", help="of each guest (default: 2)")
-    parser.add_argument("--append", default="", metavar="TEXT", help="more parameters of the kernel, such as swiotlb=force")
-    text = "where logs, traces and /run/efa-rs/out are: a new folder, or an empty one (default: in the cache)"
+    parser.add_argument("--share", type=Path, metavar="FOLDER", help="a folder of the host that guests mount at /share, read-only")
+    parser.add_argument("--memory", type=size, default="1G", help="memory of each guest, such as 512M (default: 1G)")
+    parser.add_argument("--cpus", type=positive, default=2, metavar="N", help="CPUs of each guest (default: 2)")
+    parser.add_argument("--append", default="", metavar="TEXT", help="further kernel parameters, such as swiotlb=force")
+    text = "a new or empty folder for logs, traces and /run/efa-rs/out (default: in the cache)"
     parser.add_argument("--output", type=Path, metavar="DIR", help=text)
-    parser.add_argument("--keep", action="store_true", help="the run's folder stays, however many runs come after it")
-    parser.add_argument("--emulator", type=Path, metavar="FILE", help="use this efa-emu and do not build one")
-    parser.add_argument("--module", type=Path, metavar="FILE", help="use this efa.ko and do not build one")
+    parser.add_argument("--keep", action="store_true", help="never remove the run's folder")
+    parser.add_argument("--emulator", type=Path, metavar="FILE", help="use this efa-emu instead of building one")
+    parser.add_argument("--module", type=Path, metavar="FILE", help="use this efa.ko instead of building one")
 
 
 def guest_options(arguments, **more):
@@ -165,10 +165,10 @@ def boot():
         " what guests have: each has --help.",
     )
     add_guests(parser)
-    text = "the end of the command in guest 0, which reaches the others by ssh, is the end of all guests"
+    text = "power off all guests when the command in guest 0 ends; it reaches the others by ssh"
     parser.add_argument("--leader", action="store_true", help=text)
-    parser.add_argument("--agent", action="store_true", help="vm exec can run programs in the guests, and they in each other by ssh")
-    parser.add_argument("--timeout", type=float, metavar="S", help="end after that many seconds (default: 600; a shell: never)")
+    parser.add_argument("--agent", action="store_true", help="run an agent in guests, for tools/vm exec and for ssh between guests")
+    parser.add_argument("--timeout", type=float, metavar="S", help="timeout in seconds (default: 600; a shell: none)")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="passed to sh -c (default: a shell)")
     arguments = parser.parse_args()
     command = " ".join(arguments.command) or None
@@ -185,7 +185,7 @@ def vm_lab(words):
     if not (arguments.devices or arguments.instance):
         arguments.devices = ["profile=efa3"]
     run = guest.prepare(guest_options(arguments, command="sleep infinity", timeout=float("inf"), agent=True))
-    running.tell_when_ready(run)
+    running.announce_when_ready(run)
     return guest.execute_until_interrupted(run)
 
 
@@ -196,7 +196,7 @@ def vm_root(words):
         " network. Guests of vm --overlay DIR have the changed root. The exit status is the command's.",
     )
     add_userland(parser)
-    parser.add_argument("folder", type=Path, metavar="DIR", help="where its changes are kept")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="folder for the changes to the root")
     text = "passed to sh -c, such as 'apt-get update && apt-get install -y fio' (default: a shell)"
     parser.add_argument("command", nargs=argparse.REMAINDER, help=text)
     arguments = parser.parse_args(words)
@@ -206,7 +206,7 @@ def vm_root(words):
 
 
 def add_running(parser):
-    parser.add_argument("--run", type=Path, metavar="FOLDER", help="of which guests (default: those that were started last)")
+    parser.add_argument("--run", type=Path, metavar="FOLDER", help="the run of the guests (default: the latest)")
 
 
 def vm_exec(words):
@@ -216,8 +216,8 @@ def vm_exec(words):
         f" {remote.LOST} if the guest ends before the command does.",
     )
     add_running(parser)
-    parser.add_argument("--guest", type=int, default=0, metavar="N", help="in which one (default: 0)")
-    parser.add_argument("command", nargs=argparse.REMAINDER, help="its words; one word is passed to sh -c (default: a shell)")
+    parser.add_argument("--guest", type=int, default=0, metavar="N", help="number of the guest (default: 0)")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="the command; a single word is passed to sh -c (default: a shell)")
     arguments = parser.parse_args(words)
     command = arguments.command[arguments.command[:1] == ["--"] :]
     if len(command) == 1:
@@ -240,7 +240,7 @@ VM_COMMANDS = {"lab": vm_lab, "root": vm_root, "exec": vm_exec, "ctl": vm_ctl}
 def build_command():
     parser = argparse.ArgumentParser(prog="build", description="Builds parts of efa-rs in the toolroot.")
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("toolroot", help="the Debian root that everything else is built in")
+    commands.add_parser("toolroot", help="the Debian root in which all else is built")
     commands.add_parser("emulator", help="the program efa-emu")
     command = commands.add_parser("module", help="efa.ko")
     add_combination(command, ("rust", "c"))
@@ -252,8 +252,8 @@ def build_command():
     commands.add_parser("deb", help="the Debian package efa-rs-dkms")
     commands.add_parser("emulator-deb", help="the Debian package efa-emu")
     commands.add_parser("rpm", help="the RPM efa-rs-dkms")
-    commands.add_parser("clean", help="removes what was built of this clone")
-    commands.add_parser("distclean", help="removes the whole cache, that of other clones included")
+    commands.add_parser("clean", help="remove the builds of this clone")
+    commands.add_parser("distclean", help="remove the whole cache, also that of other clones")
     arguments = parser.parse_args()
     match arguments.command:
         case "toolroot":
@@ -274,7 +274,7 @@ def build_command():
     return 0
 
 
-def those_that_failed(jobs, name):
+def failed_jobs(jobs, name):
     """Returns the jobs that failed in the last run of the suite NAME."""
     failed = times.failed(name)
     if not failed:
@@ -295,8 +295,8 @@ def check_parser():
     )
     suites = parser.add_subparsers(dest="suite", metavar="SUITE")
     for name, text in (
-        ("check", "everything but the longest (the default)"),
-        ("check-all", "check, what a kernel that is a process finds, and more with the C driver and with a next series of kernels"),
+        ("check", "the suite of CI (the default)"),
+        ("check-all", "make check, and more: the C driver, a second kernel, bad networks, recovery, peer memory"),
     ):
         suites.add_parser(name, help=text)
     suites.add_parser("check-arm64", help="modules, selftests, abi-diff and data between guests on kernels of arm64")
@@ -306,85 +306,85 @@ def check_parser():
     suites.add_parser("test-asan", help="the tests that need no guest, with AddressSanitizer of a nightly toolchain")
     command = suites.add_parser("test-tools", help="the tests of the tools")
     add_part(command, "a file of tests/tools, such as test_cache")
-    attack = suites.add_parser("attack", help="machines, peers and control clients that do their worst to an emulator")
-    attack.add_argument("--seconds", type=positive, default=10, metavar="N", help="how long each attack (default: 10)")
-    attack.add_argument("--rounds", type=positive, metavar="N", help="how often one of two emulators is killed (default: few)")
-    suites.add_parser("cargo-install", help="cargo installs the emulator, which works")
-    suites.add_parser("wireshark", help="what Wireshark shows of a capture of the emulator's")
+    attack = suites.add_parser("attack", help="hostile machines, peers and control clients against an emulator")
+    attack.add_argument("--seconds", type=positive, default=10, metavar="N", help="duration of each attack (default: 10)")
+    attack.add_argument("--rounds", type=positive, metavar="N", help="number of kills of one of two emulators (default: few)")
+    suites.add_parser("cargo-install", help="install the emulator with cargo from the clone, and run it")
+    suites.add_parser("wireshark", help="Wireshark's dissection of the emulator's captures")
     fuzz = suites.add_parser("fuzz", help="coverage-guided fuzzing of the emulator")
-    fuzz.add_argument("--seconds", type=positive, default=600, metavar="N", help="how long each of them (default: 600)")
+    fuzz.add_argument("--seconds", type=positive, default=600, metavar="N", help="duration of each target (default: 600)")
     schedules = suites.add_parser("schedules", help="random schedules with the driver as a program")
-    schedules.add_argument("--seconds", type=positive, default=60, metavar="N", help="for how long (default: 60)")
+    schedules.add_argument("--seconds", type=positive, default=60, metavar="N", help="duration (default: 60)")
     fuzz = suites.add_parser("fuzz-driver", help="the same with libFuzzer")
-    fuzz.add_argument("--seconds", type=positive, default=600, metavar="N", help="for how long (default: 600)")
-    fuzz.add_argument("--keep", action="store_true", help="replaces the corpus of the repository")
+    fuzz.add_argument("--seconds", type=positive, default=600, metavar="N", help="duration (default: 600)")
+    fuzz.add_argument("--keep", action="store_true", help="replace the repository's corpus")
     diff = suites.add_parser("host-diff", help="sequences of verbs and faults in a guest and with the driver as a program")
-    diff.add_argument("--count", type=positive, default=1000, metavar="N", help="how many (default: 1000)")
+    diff.add_argument("--count", type=positive, default=1000, metavar="N", help="number of sequences (default: 1000)")
     diff.add_argument("--flavour", choices=toolroot.all_flavours(), default="cloud-amd64", help="the kernel (default: cloud-amd64)")
     for name, text in (
         ("kselftest", "the kernel selftests in a guest"),
-        ("stress", "the long ones of the kernel selftests"),
+        ("stress", "the long kernel selftests"),
         ("rdma-core", "rdma-core's own tests in a guest"),
         ("interop", "data between guests: contents, perftest, libfabric and Open MPI"),
         ("soak", "a million messages between four guests"),
-        ("power-off", "what a power-off of a guest does to its devices"),
+        ("power-off", "a power-off resets the devices in use"),
     ):
         command = suites.add_parser(name, help=text)
         add_combination(command, ("rust", "c"))
         if name == "kselftest":
             add_part(command, "programs of tests/kselftest, separated by commas, such as limits")
         if name == "interop":
-            command.add_argument("--short", action="store_true", help="only what is part of check")
+            command.add_argument("--short", action="store_true", help="only the part that make check runs")
             add_part(command, "a part of tests/interop/run.py: contents, efa4, perftest, libfabric, mpi or soak")
         if name in ("interop", "rdma-core"):
             add_userland(command)
-    command = suites.add_parser("rdma-core-diff", help="rdma-core's own tests with both drivers, with which they have to end alike")
+    command = suites.add_parser("rdma-core-diff", help="compare the results of rdma-core's tests with both drivers")
     command.add_argument("--flavour", choices=toolroot.all_flavours(), default="cloud-amd64", help="the kernel (default: cloud-amd64)")
     add_userland(command)
     command = suites.add_parser("life", help="failure, recovery and removal of devices in use")
     add_combination(command, ("rust", "c"))
-    command.add_argument("--rounds", type=positive, metavar="N", help="of each test (default: few)")
-    command.add_argument("--minutes", type=positive, metavar="N", help="of any triggers under any loads, in place of the tests")
-    command.add_argument("--seed", type=int, default=1, metavar="N", help="the seed of that choice (default: 1)")
+    command.add_argument("--rounds", type=positive, metavar="N", help="rounds of each test (default: few)")
+    command.add_argument("--minutes", type=positive, metavar="N", help="duration of random triggers under random loads; replaces the tests")
+    command.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the random choices (default: 1)")
     command.add_argument("--tests", default="", metavar="NAMES", help="parts of names of tests, separated by semicolons (default: all)")
-    command = suites.add_parser("sample", help="the provider and the client of samples/, in a guest each")
+    command = suites.add_parser("sample", help="the provider and the client of samples/, each in a guest")
     command.add_argument("--flavour", choices=toolroot.all_flavours(), default="cloud-amd64", help="the kernel (default: cloud-amd64)")
-    command = suites.add_parser("kverbs", help="a client of the verbs in the kernel, in a guest")
+    command = suites.add_parser("kverbs", help="a client of kernel verbs, in guests")
     command.add_argument("--flavour", choices=toolroot.all_flavours(), default="cloud-amd64", help="the kernel (default: cloud-amd64)")
-    command.add_argument("--rounds", type=positive, metavar="N", help="how often a device is removed (default: few)")
-    command = suites.add_parser("guides", help="the commands in the guides, in guests and by the emulator's program")
+    command.add_argument("--rounds", type=positive, metavar="N", help="number of removals of a device (default: few)")
+    command = suites.add_parser("guides", help="the commands of the guides, in guests and on the host")
     command.add_argument("--flavour", choices=toolroot.all_flavours(), default="cloud-amd64", help="the kernel (default: cloud-amd64)")
     command = suites.add_parser("peer-memory", help="dma-buf registration and revocation")
     command.add_argument("--flavour", choices=toolroot.all_flavours(), default="cloud-amd64", help="the kernel (default: cloud-amd64)")
-    command = suites.add_parser("abi-diff", help="the uverbs interface, compared with the C driver's case by case")
+    command = suites.add_parser("abi-diff", help="compare the uverbs interface with the C driver's, case by case")
     names = [*toolroot.FLAVOURS, *arm64.FLAVOURS]
     command.add_argument("--flavour", choices=names, default="cloud-amd64", help="the kernel (default: cloud-amd64)")
-    text = "what the device of most cases is; several are possible (default: each)"
+    text = "profile of the device in most cases; repeatable (default: each)"
     command.add_argument("--profile", action="append", choices=abi.PROFILES, help=text)
-    command.add_argument("--case", default="", metavar="PATTERN", help="only cases whose names begin so, or are like this: 'cq: *'")
+    command.add_argument("--case", default="", metavar="PATTERN", help="run only the cases that match or begin with this, such as 'cq: *'")
     text = "the package on machines with systemd: install, kernel upgrades, removal, failures"
     command = suites.add_parser("check-install", help=text)
     text = f"one of {', '.join(install.SCENARIOS)} (default: all)"
     command.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=text)
-    debug = suites.add_parser("check-debug", help="the selftests, stress, the ABI and clients in the kernel on a kernel that finds bugs")
+    debug = suites.add_parser("check-debug", help="selftests, stress, the ABI and kernel clients on a debug kernel")
     debug.add_argument("--driver", choices=("rust", "c"), default="rust", help="the efa module to load (default: rust)")
-    suites.add_parser("upstream", help="the layer over the RDMA core as a series of patches for Linux, and its tests in that kernel")
-    command = suites.add_parser("canary", help="the module for the newest kernel that Debian has, and what has changed in the kernel crate")
-    text = "that of this suite, whether or not it is newer than the toolroot's (default: the newest, if it is newer)"
+    suites.add_parser("upstream", help="the RDMA abstractions as a patch series for Linux, and their tests in that kernel")
+    command = suites.add_parser("canary", help="the module for Debian's newest kernel, and changes of the kernel crate")
+    text = "the Debian suite, also if its kernel is not newer (default: the newest, if its kernel is newer)"
     command.add_argument("--debian", choices=canary.SUITES, default="", help=text)
     command = suites.add_parser(
-        "disturb", help="guests of which a part is killed at random, and guests on a busy host: what is left of them"
+        "disturb", help="leftovers of guests with a random process killed, and of guests on a busy host"
     )
-    command.add_argument("--kills", type=positive, default=50, metavar="N", help="how many runs of which a part is killed (default: 50)")
-    command.add_argument("--seed", type=int, metavar="N", help="of what is killed and when (default: another one each time)")
-    command.add_argument("--runs", type=positive, default=20, metavar="N", help="how many on a busy host (default: 20)")
-    command.add_argument("--load", type=positive, default=30, metavar="N", help="how many others want its CPUs (default: 30)")
+    command.add_argument("--kills", type=positive, default=50, metavar="N", help="number of runs with a killed process (default: 50)")
+    command.add_argument("--seed", type=int, metavar="N", help="seed of the kills (default: random)")
+    command.add_argument("--runs", type=positive, default=20, metavar="N", help="number of runs on a busy host (default: 20)")
+    command.add_argument("--load", type=positive, default=30, metavar="N", help="number of load processes (default: 30)")
     for command in suites.choices.values():
         file = os.environ.get("EFA_JUNIT") or None
-        command.add_argument("--junit", type=Path, metavar="FILE", default=file, help="also write the results as JUnit's XML")
-        command.add_argument("--failed", action="store_true", help="only what failed the last time that this was run")
-    command = suites.add_parser("check-long", help="the suites that take too long for check-all, one after the other")
-    command.add_argument("--rest", action="store_true", help="only what has not passed on this commit")
+        command.add_argument("--junit", type=Path, metavar="FILE", default=file, help="also write the results as JUnit XML")
+        command.add_argument("--failed", action="store_true", help="only what failed in the previous run")
+    command = suites.add_parser("check-long", help="the suites that are too long for check-all, in turn")
+    command.add_argument("--rest", action="store_true", help="only the suites that have not passed on this commit")
     return parser, suites.choices
 
 
@@ -481,7 +481,7 @@ def run_suite(suites, arguments):
     """Runs the suite that the arguments select; returns the tally."""
     jobs, name = jobs_of(arguments), arguments.suite or "check"
     if getattr(arguments, "failed", False):
-        jobs = those_that_failed(jobs, name)
+        jobs = failed_jobs(jobs, name)
     return check.run(jobs, name, getattr(arguments, "junit", None), command_of(suites, arguments))
 
 
@@ -514,10 +514,10 @@ def bench_command():
     )
     parser.add_argument("--flavour", choices=toolroot.FLAVOURS, default="cloud-amd64", help="the kernel (default: cloud-amd64)")
     folder = cache.CLONE / "Documentation"
-    parser.add_argument("--output", type=Path, default=folder, metavar="FOLDER", help="where to write (default: Documentation)")
-    text = "only show the functions in which the drivers differ; of kernel verbs, those of the Rust driver"
+    parser.add_argument("--output", type=Path, default=folder, metavar="FOLDER", help="folder for the results (default: Documentation)")
+    text = "only show the functions in which the drivers differ, or those of the Rust driver for a kernel verb"
     parser.add_argument("--profile", metavar="VERB", help=text)
-    parser.add_argument("--lines", type=positive, default=40, metavar="N", help="how many functions --profile shows (default: 40)")
+    parser.add_argument("--lines", type=positive, default=40, metavar="N", help="number of functions that --profile shows (default: 40)")
     arguments = parser.parse_args()
     steps.note(f"the cache is {cache.folder()}")
     if arguments.profile:
@@ -534,7 +534,7 @@ def bench_data_command():
     )
     parser.add_argument("--driver", choices=("rust", "c"), default="rust", help="the efa module to load (default: rust)")
     folder = cache.CLONE / "Documentation"
-    parser.add_argument("--output", type=Path, default=folder, metavar="FOLDER", help="where to write (default: Documentation)")
+    parser.add_argument("--output", type=Path, default=folder, metavar="FOLDER", help="folder for the results (default: Documentation)")
     arguments = parser.parse_args()
     steps.note(f"the cache is {cache.folder()}")
     return data_bench.run(arguments.driver, arguments.output)
@@ -548,7 +548,7 @@ def bench_srd_command():
         " Writes bench-srd.json and bench-srd.svg, too.",
     )
     folder = cache.CLONE / "Documentation"
-    parser.add_argument("--output", type=Path, default=folder, metavar="FOLDER", help="where to write (default: Documentation)")
+    parser.add_argument("--output", type=Path, default=folder, metavar="FOLDER", help="folder for the results (default: Documentation)")
     arguments = parser.parse_args()
     steps.note(f"the cache is {cache.folder()}")
     print(srd_bench.line(srd_bench.run(arguments.output)), flush=True)

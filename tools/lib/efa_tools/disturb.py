@@ -102,9 +102,9 @@ def kill_one(number, length, chance):
         # The run removes its sockets, unless it was killed itself. The next run removes them then.
         problems += [f"the socket {path} is left" for path in run.sockets()]
     if "Traceback" in said:
-        problems.append("it did not know what to say")
+        problems.append("its output has a traceback")
     if status == 0 and USED not in said:
-        problems.append("it did not notice")
+        problems.append("it passed although a process was killed")
     what = f"kill {number}: {name}{' itself' * itself}, after {when:.1f} s of {length:.0f} s"
     return check(what, problems + ([said] if problems else [])), run
 

@@ -140,7 +140,7 @@ class Run:
         self.processes = {}
         self.copiers = []
         # The guests that were notified of guest 0's end.
-        self.told = set()
+        self.notified = set()
         # Deadlines for dependants of programs that have ended.
         self.ends = {}
         # Programs that did not end on request.
@@ -332,8 +332,8 @@ class Run:
             self.start(self.name_of(guest), command, binds, stdin=None, stdout=None, stderr=errors)
         else:
             # The terminal of a follower notifies it of the end of guest 0.
-            told = subprocess.PIPE if options.leader and guest else subprocess.DEVNULL
-            self.start_with_output(guest, command, binds, stdin=told, stderr=errors)
+            source = subprocess.PIPE if options.leader and guest else subprocess.DEVNULL
+            self.start_with_output(guest, command, binds, stdin=source, stderr=errors)
 
     def name_of(self, guest):
         """Returns the name of a guest's QEMU process."""
@@ -445,8 +445,8 @@ class Run:
     def end_followers(self, guests):
         """Notifies followers of the end of guest 0, as soon as they listen: see follow() of tools/guest/init."""
         for guest, process in enumerate(guests[1:], 1):
-            if guest not in self.told and (self.shared / f"guest{guest}" / "follows").exists():
-                self.told.add(guest)
+            if guest not in self.notified and (self.shared / f"guest{guest}" / "follows").exists():
+                self.notified.add(guest)
                 with contextlib.suppress(OSError):
                     process.stdin.write(b"0\n")
                     process.stdin.flush()
@@ -682,7 +682,7 @@ def execute_once(run):
     )
     terminal = termios.tcgetattr(sys.stdin) if options.command is None else None
     start = time.monotonic()
-    watched = stalls.told(run.shared / "stalls") if options.stalls else contextlib.nullcontext()
+    watched = stalls.recorded(run.shared / "stalls") if options.stalls else contextlib.nullcontext()
     if options.emulated() and options.fabric != "ideal":
         steps.note(f"network: --fabric {options.fabric} --seed {run.seed}")
     try:

@@ -149,7 +149,7 @@ class Scenario:
                 found.passed += 1
         if trouble:
             steps.note(f"{name}: {trouble}")
-            found.fail(f"{name}: the guest was not well")
+            found.fail(f"{name}: the guest failed")
         if found.failed:
             steps.note(f"{name}: {found}\n" + "\n".join(f"    {line}" for line in text.splitlines()[-40:]))
         found.failures = [f"{name}: {failure}" for failure in found.failures]
@@ -188,7 +188,7 @@ class Scenario:
         said = [line for line in SENTENCE.findall(text) if f"kernel {release} gets no driver, as {reason}" in line]
         self.check(f"it says why there is no driver for {release}", [] if said else text.splitlines()[-40:])
 
-    def says_the_way_back(self, text):
+    def explains_return(self, text):
         """Checks that a removal says how to return to Amazon's driver."""
         said = [line for line in SENTENCE.findall(text) if "run Amazon's EFA installer again" in line]
         self.check("it says how to return to Amazon's driver", [] if said else text.splitlines()[-25:])
@@ -421,7 +421,7 @@ def amazons(base):
     it.does("ours is installed in its place", INSTALL)
     it.is_only(package.version())
     it.boots("ours is loaded", f"{DRIVER} present")
-    it.says_the_way_back(it.does("ours is removed", "apt-get purge --yes efa-rs-dkms"))
+    it.explains_return(it.does("ours is removed", "apt-get purge --yes efa-rs-dkms"))
     it.does("the package efa is installed again", f"apt-get install --yes {AMAZONS}")
     it.boots("its driver is loaded again", f"{DRIVER} amazons")
     return it
@@ -474,7 +474,7 @@ def rpm(base):
     it.has_built(text, FLOOR)
     it.is_only(new)
     it.boots(f"the driver is there with {new}", f"{DRIVER} present")
-    it.says_the_way_back(it.does("the RPM is removed", "rpm --erase efa-rs-dkms"))
+    it.explains_return(it.does("the RPM is removed", "rpm --erase efa-rs-dkms"))
     it.boots("there is none after a reboot", f"{DRIVER} absent")
     it.check("no file is left", it.machine.must(TRACES).splitlines())
     return it

@@ -26,7 +26,7 @@ def write(file, page=None):
     page = page or cache.CLONE / times.PAGE
     run = times.read(file)
     if not run["command"] or not times.has_passed(run):
-        steps.note(f"{page.name} is as before: a row needs a run of a commit without changes in which nothing failed")
+        steps.note(f"{page.name} is unchanged: a row needs a run without failures on a commit without changes")
         return
     rows = rows_of(page.read_text()) if page.exists() else {}
     rows[run["command"]] = row(run)

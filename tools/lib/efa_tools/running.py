@@ -72,7 +72,7 @@ class Running:
     def start(self, guest, command, terminal=None, environment=None):
         """Starts a program; returns the connection and the request."""
         if guest >= self.guests:
-            raise Failure(f"There is no guest {guest}: they are 0 to {self.guests - 1}.")
+            raise Failure(f"There is no guest {guest}: valid numbers are 0 to {self.guests - 1}.")
         request = remote.Request(command, environment or {}, terminal=terminal, token=self.token)
         try:
             return remote.start(self.folder / agent_socket(guest), request, patience.PATIENCE), request
@@ -124,7 +124,7 @@ def find(folder=None):
     raise Failure("No guests with an agent run: start some by tools/vm lab, or tools/vm --agent.")
 
 
-def tell_when_ready(run):
+def announce_when_ready(run):
     """Prints how to reach the guests of a run that begins, as soon as they answer."""
 
     def tell():

@@ -12,7 +12,7 @@ DIGITS = 20
 
 
 @contextlib.contextmanager
-def told(file):
+def recorded(file):
     """Within the block, a file has the total delay, in microseconds, of a thread that needs a processor every few milliseconds."""
     over = threading.Event()
     write(file, 0)

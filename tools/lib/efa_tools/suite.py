@@ -251,7 +251,7 @@ def power_off(driver, flavour):
     for what, problems in power_off_problems((run.folder / "trace.log").read_text()).items():
         tally += check(f"{name}: {what}", problems)
     if tally.failed:
-        steps.note(f"{name}: what may tell the cause is in{listed(run.logs())}")
+        steps.note(f"{name}: further logs:{listed(run.logs())}")
     return tally
 
 
@@ -339,7 +339,7 @@ def in_guest(name, command, driver, flavour, devices=None, progress=False, **opt
     tally = ktap.parse(output)
     if trouble:
         steps.note(f"{name}: {trouble}")
-        tally.fail(f"{name}: the guest was not well")
+        tally.fail(f"{name}: the guest failed")
     if status and not tally.failed:
         tally.fail(f"{name}: exit status {status} in spite of its results")
     if tally.failed:

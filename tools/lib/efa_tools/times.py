@@ -188,7 +188,7 @@ def table(run, cores, others=0.0):
     if rest := jobs[SHOWN:]:
         lines.append(f"{f'{len(rest)} others':<66} {sum(job.length() for job in rest):7.1f} {sum(job.cpu for job in rest):7.1f}")
     total = sum(job.cpu for job in jobs)
-    of_others = f"; others had {others:.0f} s" if others >= 1 else ""
+    of_others = f"; other processes used {others:.0f} s" if others >= 1 else ""
     all_there_is = cores * run.length()
     lines.append(f"in all {clock(run.length())} min, {total:.0f} s of CPU time of {all_there_is:.0f} s that {cores} cores have{of_others}")
     alone = time_with(run.steps, 1)
