@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Talking to the device: registers, reset, admin commands and events.
+//! Control path of the device: registers, reset, admin commands and events.
 //!
-//! A [`Session`] is one life of the device, from a reset to the next. A [`Controller`] starts and halts sessions.
-//! [`Recovery`] ends one when the device has failed, and has the next one started.
+//! A [`Session`] is the use of the device between two resets. A [`Controller`] starts and halts
+//! sessions. [`Recovery`] ends the session of a failed device and starts the next one.
 //!
-//! Nothing here trusts the device. What it writes is copied once and checked before use. Every wait is
-//! bounded. Memory that the device may use is [lent](Lent): it is freed only after the device has released
-//! it or was stopped.
+//! The device is not trusted. Data that it writes is copied once and checked before use. Every wait
+//! is bounded. Memory that the device may use is [lent](Lent): it is freed only after the device
+//! has released it or was stopped.
 
 mod admin_in_flight;
 mod admin_queue;

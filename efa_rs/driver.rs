@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The PCI driver: what belongs together.
+//! The PCI driver, which connects the device's control path with verbs.
 
 use core::pin::Pin;
 
@@ -52,7 +52,7 @@ const NAME: &CStr = c"efa";
 pub(crate) struct EfaModule {
     #[pin]
     _driver: driver::Registration<sys::pci::Adapter<EfaDriver>>,
-    /// Goes last.
+    /// Dropped last, as the directories of devices are in it.
     _debugfs: sys::debugfs::Root,
 }
 
@@ -98,25 +98,25 @@ struct EfaDriver;
 /// A device that is bound to the driver.
 #[pin_data]
 struct Driver<'bound> {
-    /// Goes before the function is disabled.
+    /// Dropped first, before the function is disabled.
     #[pin]
     recovery: Recovery<'bound, Interface<'bound>>,
     _enabled: Enabled<'bound>,
 }
 
-/// What programs see of a device: its verbs.
+/// The interface of a device to programs: its verbs.
 struct Interface<'bound> {
     binding: Binding<'bound>,
     home: Arc<rdma::Home>,
     memory: Arc<Region<'bound>>,
-    /// The BAR with the doorbells, if it is another one, and its number.
+    /// Number and region of the BAR with the doorbells, if it is not `memory`.
     doorbells: SetOnce<(u8, Arc<Region<'bound>>)>,
     errors: Arc<Errors>,
 }
 
-/// Tells how programs can have the device use memory of other devices.
+/// The file that names the mechanism to register memory of other devices.
 ///
-/// In Amazon's driver that is whose functions it calls for memory of GPUs, or nothing.
+/// Amazon's driver names the provider of its functions for GPU memory, if any.
 struct PeerMemory;
 
 impl sys::sysfs::File for PeerMemory {
@@ -163,7 +163,7 @@ impl sys::pci::Driver for EfaDriver {
 }
 
 impl<'bound> Driver<'bound> {
-    /// Brings the device up.
+    /// Starts the device.
     ///
     /// # Errors
     ///
@@ -217,8 +217,8 @@ impl<'bound> Service<'bound> for Interface<'bound> {
 }
 
 impl<'bound> Interface<'bound> {
-    /// Returns the BAR with the doorbells. If it is not that of the send queues, the first session reserves it for the
-    /// binding.
+    /// Returns the BAR with the doorbells. If it is not that of the send queues, the first session
+    /// reserves it for the binding.
     fn doorbells(&self, session: &Session<'bound>) -> Result<Arc<Region<'bound>>> {
         match (
             u8::try_from(session.attributes().device.db_bar),
@@ -231,7 +231,7 @@ impl<'bound> Interface<'bound> {
                 self.doorbells.populate((bar, region.clone()));
                 Ok(region)
             }
-            // Processes map doorbells, and must not get at registers.
+            // Processes map the doorbells, and must not access registers.
             _ => {
                 let dev = self.binding.dev();
                 log::failed(

@@ -2,8 +2,8 @@
 
 //! The data path of clients in the kernel: rings of work requests and completions.
 //!
-//! The lock of a queue has its [`SendRing`] or [`RecvRing`], and that of a completion queue its [`CompletionRings`]. A post
-//! and a poll share the [outstanding](outstanding) work requests, which need no lock. Nothing here allocates after its creation.
+//! The lock of a queue guards its [`SendRing`], [`RecvRing`] or [`CompletionRings`]. Posts and
+//! polls share the [outstanding] work requests without a lock. Nothing allocates after creation.
 
 mod completion_rings;
 pub(crate) mod outstanding;

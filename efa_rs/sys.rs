@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What the kernel crate lacks.
+//! Abstractions that the kernel crate lacks.
 //!
 //! Each file names the upstream API that would replace it. Nothing here depends on EFA or on RDMA.
 

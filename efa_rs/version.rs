@@ -4,9 +4,9 @@
 
 use crate::ffi;
 
-/// First number.
+/// Major version.
 pub(crate) const MAJOR: u8 = ffi::EFA_VERSION_MAJOR as u8;
-/// Second number.
+/// Minor version.
 pub(crate) const MINOR: u8 = ffi::EFA_VERSION_MINOR as u8;
-/// Third number.
+/// Subminor version.
 pub(crate) const SUBMINOR: u8 = ffi::EFA_VERSION_SUBMINOR as u8;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The commands in flight: their entries in the rings, their slots, and the tasks that wait for them.
+//! The commands in flight: their ring entries, their slots, and the tasks that wait for them.
 
 use kernel::{
     device::{
@@ -55,7 +55,7 @@ use crate::{
     },
 };
 
-/// How often a task looks for a completion whose interrupt may be missing.
+/// Interval at which a waiting task polls for completions after an interrupt was missed.
 const POLL_INTERVAL: Delta = Delta::from_millis(10);
 
 /// The commands in flight.
@@ -63,23 +63,23 @@ const POLL_INTERVAL: Delta = Delta::from_millis(10);
 pub(super) struct InFlight<'bound> {
     registers: Arc<Registers<'bound>>,
     rings: Rings<'bound>,
-    /// The use of a slot with which the command ids of this session begin. It follows the last one of the
-    /// session before, so that a late completion of that session matches no command of this one.
+    /// First value of the counter in this session's command ids. It continues that of the previous
+    /// session, so that late completions of that session match no command of this one.
     first_use: u16,
     statistics: Arc<Statistics>,
     #[pin]
     messages: Limited<'bound>,
     #[pin]
     state: SpinLockIrq<State>,
-    /// Signalled when the command in the slot of the same number is over.
+    /// Signalled, by slot, when the slot's command has completed or was aborted.
     #[pin]
     over: [Completion; DEPTH as usize],
 }
 
-/// What submitters and the interrupt handler share.
+/// State shared by submitters and the interrupt handler.
 struct State {
     slots: Slots,
-    /// Completions ever consumed.
+    /// Number of completions consumed in this session, modulo 2^16.
     consumed: u16,
 }
 
@@ -106,7 +106,7 @@ impl<'bound> InFlight<'bound> {
         Ok(pin_init!(Self {
             registers,
             rings,
-            // CAST: What is cut off is not part of an id.
+            // CAST: The truncated bits are not part of an id.
             first_use: statistics.submitted_cmds.get() as u16,
             statistics,
             messages <- Limited::new(dev),
@@ -120,7 +120,7 @@ impl<'bound> InFlight<'bound> {
         self.rings.start(&self.registers, msix_vector);
     }
 
-    /// Gives a command to the device. `None` if no slot is free, or none is used any more.
+    /// Submits a command to the device. Returns `None` if no slot is free or the queue is closed.
     #[inline]
     pub(super) fn submit(&self, request: &AqRequest) -> Option<Turn> {
         let mut state = self.state.lock();
@@ -128,18 +128,18 @@ impl<'bound> InFlight<'bound> {
         self.over.get(usize::from(turn.slot))?.reinit();
         self.rings.submit(turn.number, turn.id, request);
         self.statistics.submitted_cmds.increment();
-        // Under the lock, so that the device never sees the count go back.
+        // Written under the lock, so that the device sees the counts in order.
         let count = turn.number.wrapping_add(1);
         self.registers.write(Register::AqProdDb, count.into());
         Some(turn)
     }
 
-    /// Accepts no more commands, and aborts those in flight: their waiters wake up. A late completion is ignored.
+    /// Rejects new commands and aborts those in flight, waking waiters. Ignores late completions.
     pub(super) fn close(&self) {
         self.abandon(&mut self.state.lock());
     }
 
-    /// Does what [`Self::close`] does.
+    /// Implements [`Self::close`] with the lock held.
     fn abandon(&self, state: &mut State) {
         let lost = state.slots.close();
         for (slot, over) in (0..).zip(&self.over) {
@@ -150,12 +150,12 @@ impl<'bound> InFlight<'bound> {
         self.statistics.abandoned_cmds.add(lost.count_ones().into());
     }
 
-    /// Handles what the device has completed.
+    /// Handles the completions that the device has written.
     pub(super) fn handle_completions(&self) {
         self.consume(&mut self.state.lock());
     }
 
-    /// Handles at most one ring of completions: a device can't keep the caller here.
+    /// Handles at most [`DEPTH`] completions, so that a faulty device can't keep the caller busy.
     fn consume(&self, state: &mut State) {
         for _ in 0..DEPTH {
             let Some(entry) = self.rings.completion(state.consumed) else {
@@ -166,7 +166,7 @@ impl<'bound> InFlight<'bound> {
         }
     }
 
-    /// Gives a completion to the command it belongs to.
+    /// Stores a completion for its command and wakes the waiter.
     fn accept(&self, slots: &mut Slots, entry: &AcqEntry) {
         let header = AcqHeader::of(entry);
         if !self.rings.is_intact(entry) {
@@ -183,7 +183,7 @@ impl<'bound> InFlight<'bound> {
             self.statistics.completed_cmds.increment();
             over.complete();
         } else if slots.is_open() {
-            // The device may complete what a closed queue has aborted.
+            // In a closed queue, the device may complete commands that were aborted.
             self.messages.error(fmt!(
                 "A completion has the id {}, which no command has, and is ignored",
                 Hex(id.into())
@@ -191,8 +191,8 @@ impl<'bound> InFlight<'bound> {
         }
     }
 
-    /// Waits until the command in `slot` is over, for at most `timeout`. `is_polled`: looks for completions without an
-    /// interrupt.
+    /// Waits for the command in `slot`, for at most `timeout`. If `is_polled`, also polls for
+    /// completions without an interrupt.
     #[inline]
     pub(super) fn wait(&self, slot: u16, timeout: Jiffies, is_polled: bool) {
         let Some(over) = self.over.get(usize::from(slot)) else {
@@ -214,13 +214,13 @@ impl<'bound> InFlight<'bound> {
         }
     }
 
-    /// Frees a slot, and copies the completion of its command. Returns whether that was there without its interrupt. A
-    /// command that is not complete closes the queue, so that no other one is waited for.
+    /// Frees a slot and copies its completion. Returns whether that was present without an
+    /// interrupt. If it is missing, closes the queue, so that no other command is waited for.
     ///
     /// # Errors
     ///
-    /// - [`CommandError::Timeout`] if it is not complete.
-    /// - [`CommandError::Abandoned`] if the queue was closed under it.
+    /// - [`CommandError::Timeout`] if the command has not completed.
+    /// - [`CommandError::Abandoned`] if the queue was closed while the command was in flight.
     pub(super) fn end(&self, slot: u16, entry: &mut AcqEntry) -> Result<bool, CommandError> {
         let mut state = self.state.lock();
         let is_late = !state.slots.is_over(slot);

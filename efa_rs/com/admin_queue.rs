@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The admin queue: commands to the device and their completions. Up to [`DEPTH`] commands are in flight.
+//! The admin queue: commands to the device, up to [`DEPTH`] in flight, and their completions.
 
 use kernel::{
     device::{
@@ -64,23 +64,23 @@ use crate::{
     },
 };
 
-/// The timeout of a command if the device announces none, in milliseconds. The value that
-/// Linux's C driver uses.
+/// The timeout of a command if the device announces none, in milliseconds. Linux's C driver uses
+/// the same value.
 const COMPLETION_TIMEOUT_MS: u32 = 30_000;
 
 /// The unit of [`Caps::admin_cmd_timeout`], in milliseconds.
 const COMPLETION_TIMEOUT_UNIT_MS: u32 = 100;
 
-/// The least value of a hint for the timeout of a command, in milliseconds: the unit of CAPS. With less, a healthy device
-/// would time out on a busy host.
+/// Lower bound of a hint for the timeout of a command, in milliseconds: the unit of CAPS. With
+/// less, commands of a healthy device would time out on a busy host.
 const MIN_COMPLETION_TIMEOUT_MS: u32 = COMPLETION_TIMEOUT_UNIT_MS;
 
-/// The largest value of a hint for the timeout of a command, in milliseconds. With [`SLOT_TIMEOUTS`] no task waits
-/// for longer than 90 s, so that the kernel does not report it as hung, which it does after 120 s.
+/// Upper bound of a hint for the timeout of a command, in milliseconds. With [`SLOT_TIMEOUTS`] no
+/// task waits longer than 90 s. The kernel reports a task as hung after 120 s.
 const MAX_COMPLETION_TIMEOUT_MS: u32 = 30_000;
 
-/// How long to wait for a free slot, as a multiple of the timeout of a command. If the device is dead, the first command
-/// that times out closes the queue.
+/// Timeout of the wait for a free slot, as a multiple of the timeout of a command. If the device is
+/// dead, the first command that times out closes the queue.
 const SLOT_TIMEOUTS: Jiffies = 2;
 
 /// The admin queue.
@@ -90,14 +90,14 @@ pub(crate) struct AdminQueue<'bound> {
     registers: Arc<Registers<'bound>>,
     #[pin]
     messages: Limited<'bound>,
-    /// Messages that the device does not answer.
+    /// Messages about late and missing completions, with their own rate limit.
     #[pin]
     silence: Limited<'bound>,
-    /// How long a command may take, in milliseconds.
+    /// Timeout of a command, in milliseconds.
     completion_timeout_ms: Atomic<u32>,
-    /// The same in jiffies, which waits take.
+    /// The same timeout in jiffies, the unit of waits.
     completion_timeout: Atomic<Jiffies>,
-    /// Whether an interrupt was missing, so that waiters look for completions themselves.
+    /// Whether an interrupt was missed, so that waiters poll for completions.
     is_polled: Atomic<bool>,
     health: Arc<Health>,
     statistics: Arc<Statistics>,
@@ -105,13 +105,13 @@ pub(crate) struct AdminQueue<'bound> {
     free_slots: Semaphore,
     #[pin]
     in_flight: InFlight<'bound>,
-    /// The numbers of the completion queues that there are.
+    /// Numbers of the completion queues that exist.
     #[pin]
     pub(super) cq_numbers: Numbers,
 }
 
 impl<'bound> AdminQueue<'bound> {
-    /// Makes a queue that the device does not use before [`Self::start`].
+    /// Creates a queue that the device does not use before [`Self::start`].
     ///
     /// # Errors
     ///
@@ -149,30 +149,30 @@ impl<'bound> AdminQueue<'bound> {
         )
     }
 
-    /// Gives the rings to the device. Its interrupts are masked until [`Self::unmask_interrupts`].
+    /// Gives the rings to the device, with interrupts masked until [`Self::unmask_interrupts`].
     pub(super) fn start(&self, msix_vector: u8) {
         let masked = IntrMask { masked: true };
         self.registers.write(Register::IntrMask, masked.into_raw());
         self.in_flight.start(msix_vector);
     }
 
-    /// Has the device raise interrupts for completions. Commands need them.
+    /// Unmasks the interrupts for completions, which commands need.
     pub(super) fn unmask_interrupts(&self) {
         self.registers
             .write(Register::IntrMask, IntrMask::default().into_raw());
     }
 
-    /// Accepts no more commands, and aborts those in flight: their waiters wake up. A late completion is ignored.
+    /// Rejects new commands and aborts those in flight, waking waiters. Ignores late completions.
     pub(super) fn close(&self) {
         self.in_flight.close();
     }
 
-    /// Handles what the device has completed.
+    /// Handles the completions that the device has written.
     pub(super) fn handle_completions(&self) {
         self.in_flight.handle_completions();
     }
 
-    /// Sets how long a command may take, in milliseconds, within bounds; 0 leaves it as it is.
+    /// Sets the timeout of a command in milliseconds, clamped to its bounds; 0 leaves it unchanged.
     pub(super) fn set_completion_timeout(&self, millis: u16) {
         if millis != 0 {
             let millis =
@@ -188,7 +188,7 @@ impl<'bound> AdminQueue<'bound> {
         self.dev
     }
 
-    /// Logs that the device has returned an impossible value, and returns the error for that.
+    /// Logs that the device has returned an impossible value, and returns the matching error.
     #[cold]
     #[inline(never)]
     pub(crate) fn distrust(&self, what: &str, value: u32) -> CommandError {
@@ -197,13 +197,13 @@ impl<'bound> AdminQueue<'bound> {
         CommandError::Nonsense
     }
 
-    /// Runs an encoded command to its end, and copies its completion to `entry`. `subject` follows the opcode in
-    /// messages.
+    /// Submits an encoded command, waits for it, and copies its completion to `entry`. `subject`
+    /// follows the opcode in messages.
     ///
     /// # Errors
     ///
     /// Those of [`Self::submit`] and [`Pending::wait`].
-    // One copy for all commands: what is typed is no more than the two conversions.
+    // One copy for all commands: only their encoding and decoding depend on their types.
     #[inline(never)]
     pub(super) fn run(
         &self,
@@ -216,7 +216,7 @@ impl<'bound> AdminQueue<'bound> {
         self.finish(&started, self.completion_timeout.load(Relaxed), entry)
     }
 
-    /// Gives an encoded command to the device, to be waited for later. Waits for a slot if too many are in flight.
+    /// Submits an encoded command without a wait for its completion. Waits if no slot is free.
     ///
     /// # Errors
     ///
@@ -235,8 +235,8 @@ impl<'bound> AdminQueue<'bound> {
         })
     }
 
-    /// Does what [`Self::submit`] does.
-    // Here and in `finish`: `run` is the way of nearly all commands.
+    /// Implements [`Self::submit`], and the first half of [`Self::run`].
+    // Inlined, like `finish`, because nearly all commands are executed by `run`.
     #[inline(always)]
     fn begin(
         &self,
@@ -247,7 +247,7 @@ impl<'bound> AdminQueue<'bound> {
         self.enter(opcode)?;
 
         let Some(turn) = self.in_flight.submit(request) else {
-            // The next waiter fails as well, as the queue is closed.
+            // The queue is closed, so the next waiter for a slot fails as well.
             self.free_slots.release();
             self.statistics.cmds_err.increment();
             return Err(CommandError::Closed);
@@ -280,8 +280,8 @@ impl<'bound> AdminQueue<'bound> {
         })
     }
 
-    /// Waits for a command for at most `timeout`, frees its slot, copies its completion to `entry`, and logs why it
-    /// failed. A command that times out closes the queue, so that no other one is waited for.
+    /// Waits for a command for at most `timeout`, frees its slot, copies its completion to `entry`,
+    /// and logs a failure. A timeout closes the queue, so that no other command is waited for.
     ///
     /// # Errors
     ///
@@ -352,13 +352,13 @@ struct Started {
     opcode: Opcode,
     /// Follows the opcode in messages.
     subject: &'static str,
-    /// When that was, if commands are traced.
+    /// Time of the submission, if commands are traced.
     traced: Option<Instant<Monotonic>>,
 }
 
 /// A command in flight.
 ///
-/// One that is dropped is waited for all the same, as its slot is in use until then.
+/// Drop also waits for the command, because its slot is in use until then.
 #[must_use = "the command's result is known only after a wait"]
 pub(super) struct Pending<'a, 'bound> {
     queue: &'a AdminQueue<'bound>,
@@ -374,8 +374,8 @@ impl Pending<'_, '_> {
     /// # Errors
     ///
     /// - [`CommandError::Status`] if the device refused the command.
-    /// - [`CommandError::Timeout`] if it does not answer.
-    /// - [`CommandError::Abandoned`] if the queue was closed under the command.
+    /// - [`CommandError::Timeout`] if the device does not answer.
+    /// - [`CommandError::Abandoned`] if the queue was closed while the command was in flight.
     pub(super) fn wait(mut self, entry: &mut AcqEntry) -> Result<(), CommandError> {
         self.finish(entry)
     }
@@ -393,7 +393,7 @@ impl Pending<'_, '_> {
 impl Drop for Pending<'_, '_> {
     fn drop(&mut self) {
         if self.started.is_some() {
-            // The result of the command has no user.
+            // The caller has dropped the command, so nothing uses its result.
             let _ = self.finish(&mut [0; size_of::<AcqEntry>()]);
         }
     }

@@ -47,18 +47,18 @@ use crate::{
     sys::dma::Entries, //
 };
 
-/// Entries in each of the two rings, and commands in flight. The depth that Linux's C driver uses.
+/// Number of entries in each ring, and limit on commands in flight. Linux's C driver uses the same.
 pub(super) const DEPTH: u16 = 32;
 
 /// Binary logarithm of [`DEPTH`].
 pub(super) const DEPTH_SHIFT: u32 = DEPTH.trailing_zeros();
 
-/// From this version on, completions have checksums.
+/// First version of the admin interface whose completions have checksums.
 const CHECKSUM_VERSION: Version = Version { major: 0, minor: 2 };
 
-/// The rings. Entries are counted from the first one on, and wrap.
+/// The submission and completion rings. The numbers of entries are running counts, which wrap.
 pub(super) struct Rings<'bound> {
-    /// Of each entry its blocks, one after the other.
+    /// The blocks of all entries; those of one entry are adjacent.
     submissions: Lent<'bound, Entries<'bound, AQ_BLOCK_SIZE>>,
     completions: Lent<'bound, Entries<'bound, { size_of::<AcqEntry>() }>>,
     protocol: Protocol,
@@ -85,7 +85,7 @@ impl<'bound> Rings<'bound> {
         })
     }
 
-    /// Gives the rings to the device, which has them until its next reset.
+    /// Gives the rings to the device, which uses them until its next reset.
     pub(super) fn start(&self, registers: &Registers<'_>, msix_vector: u8) {
         self.submissions.lend_until_stop();
         self.completions.lend_until_stop();
@@ -117,7 +117,7 @@ impl<'bound> Rings<'bound> {
             Protocol::V1 => self.submissions.write(index, &request.encode_v1(id, phase)),
             Protocol::V2 => {
                 let entry = AqEntry::new(Protocol::V2, request, id, phase);
-                // CAST: Two.
+                // CAST: Each entry has two blocks.
                 let first = index * Protocol::V2.blocks() as u32;
                 for (index, block) in (first..).zip(entry.blocks()) {
                     self.submissions.write(index, &block);
@@ -141,14 +141,14 @@ impl<'bound> Rings<'bound> {
         Some(self.completions.read(index))
     }
 
-    /// Returns whether the checksum of a completion is right, if completions have one.
+    /// Returns whether the checksum of a completion is correct. True if completions have none.
     #[inline]
     pub(super) fn is_intact(&self, entry: &AcqEntry) -> bool {
         !self.has_checksums || AcqHeader::of(entry).checksum == checksum::of_entry(entry)
     }
 }
 
-/// Returns the phase of an entry: set in the first round through a ring, and in every other one.
+/// Returns the phase of an entry. It is set in the first pass over the ring and toggles each pass.
 #[inline]
 fn phase(number: u16) -> bool {
     number >> DEPTH_SHIFT & 1 == 0

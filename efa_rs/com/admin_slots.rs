@@ -2,8 +2,8 @@
 
 //! The slots of the commands in flight.
 //!
-//! The number of a slot is the low part of its command's id. The high part counts the slot's uses, so
-//! that a duplicate or late completion is recognised.
+//! The low bits of a command's id are the number of its slot. The high bits count all commands, so
+//! that duplicate and late completions are recognised.
 
 use core::mem::take;
 
@@ -19,7 +19,7 @@ use crate::hw::admin::{
     COMMAND_ID_BITS, //
 };
 
-/// The bits of a command id.
+/// Mask of the bits of a command id.
 const COMMAND_ID_MASK: u16 = (1 << COMMAND_ID_BITS) - 1;
 
 /// A command with a slot.
@@ -28,30 +28,30 @@ pub(super) struct Turn {
     pub(super) slot: u16,
     /// The id of the command.
     pub(super) id: u16,
-    /// Its place among all commands.
+    /// Number of earlier commands in the session, modulo 2^16.
     pub(super) number: u16,
 }
 
-/// The slots. A set of them has a bit for each.
+/// The slots. A set of slots is a mask with a bit per slot.
 pub(super) struct Slots {
     /// Whether commands are accepted. Once false, this stays so.
     is_open: bool,
-    /// Commands ever submitted.
+    /// Number of commands submitted in this session, modulo 2^16.
     submitted: u16,
-    /// Those without a command.
+    /// Slots without a command.
     free: u32,
-    /// Those whose command is not complete.
+    /// Slots whose command has not completed.
     in_flight: u32,
-    /// Those whose command was aborted when the queue was closed.
+    /// Slots whose command was aborted when the queue was closed.
     abandoned: u32,
-    /// The ids of the commands.
+    /// Ids of the commands, by slot.
     ids: [u16; DEPTH as usize],
-    /// What the device has completed the commands with.
+    /// Completions of the commands, by slot.
     completions: [AcqEntry; DEPTH as usize],
 }
 
 impl Slots {
-    /// Makes free slots.
+    /// Creates slots that are all free.
     pub(super) const fn new() -> Self {
         const { assert!(DEPTH as u32 == u32::BITS) };
         Self {
@@ -70,8 +70,8 @@ impl Slots {
         self.is_open
     }
 
-    /// Takes a slot for a command, unless none is free or the queue is closed. The changing part of ids begins
-    /// with `first_use`.
+    /// Allocates a slot for a command, unless none is free or the queue is closed. The counter in
+    /// command ids starts at `first_use`.
     #[inline]
     pub(super) fn occupy(&mut self, first_use: u16) -> Option<Turn> {
         if !self.is_open || self.free == 0 {
@@ -89,7 +89,7 @@ impl Slots {
         Some(Turn { slot, id, number })
     }
 
-    /// Takes a completion, and returns the slot of its command. `None` if no command in flight has the id.
+    /// Stores a completion. Returns its slot, or `None` if no command in flight has the id.
     #[inline]
     pub(super) fn complete(&mut self, id: u16, entry: &AcqEntry) -> Option<u16> {
         let slot = id & (DEPTH - 1);
@@ -102,7 +102,7 @@ impl Slots {
         Some(slot)
     }
 
-    /// Accepts no more commands, and aborts those in flight. Returns their slots.
+    /// Rejects further commands and aborts those in flight. Returns the slots of aborted commands.
     pub(super) fn close(&mut self) -> u32 {
         self.is_open = false;
         let lost = take(&mut self.in_flight);
@@ -110,17 +110,17 @@ impl Slots {
         lost
     }
 
-    /// Returns whether the command in a slot has come to an end.
+    /// Returns whether the command in a slot has completed or was aborted.
     #[inline]
     pub(super) fn is_over(&self, slot: u16) -> bool {
         self.in_flight & bit(slot) == 0
     }
 
-    /// Frees a slot whose command [is over](Self::is_over). Copies the completion.
+    /// Frees a slot whose command [is over](Self::is_over), and copies the completion to `entry`.
     ///
     /// # Errors
     ///
-    /// - [`CommandError::Abandoned`] if there is no completion.
+    /// - [`CommandError::Abandoned`] if the command was aborted.
     #[inline]
     pub(super) fn release(&mut self, slot: u16, entry: &mut AcqEntry) -> Result<(), CommandError> {
         self.free |= bit(slot);
@@ -134,7 +134,7 @@ impl Slots {
     }
 }
 
-/// Returns the set of one slot.
+/// Returns the set with only this slot.
 #[inline]
 fn bit(slot: u16) -> u32 {
     1 << (slot & (DEPTH - 1))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The asynchronous event notification queue (AENQ): what the device reports unasked.
+//! The asynchronous event notification queue (AENQ): events that the device reports.
 
 use kernel::{
     device::{
@@ -63,7 +63,7 @@ use crate::{
     },
 };
 
-/// Entries in the ring. The depth that Linux's C driver uses.
+/// Number of entries in the ring. Linux's C driver uses the same.
 const DEPTH: u16 = 16;
 
 /// Binary logarithm of [`DEPTH`].
@@ -75,8 +75,8 @@ pub(super) const GROUPS: u32 = AenqGroup::FatalError.mask()
     | AenqGroup::Notification.mask()
     | AenqGroup::KeepAlive.mask();
 
-/// When keep-alive events have come, in nanoseconds since the start of the session. Only the interrupt
-/// handler writes this.
+/// Number of keep-alive events, and times of the first and the last one in nanoseconds since the
+/// start of the session. Only the interrupt handler writes them.
 struct KeepAlives {
     count: Atomic<i64>,
     first: Atomic<i64>,
@@ -94,18 +94,18 @@ impl Default for KeepAlives {
 }
 
 impl KeepAlives {
-    /// Notes an event.
+    /// Records an event.
     fn note(&self, at: Delta) {
         let count = self.count.load(Relaxed);
         if count == 0 {
             self.first.store(at.as_nanos(), Relaxed);
         }
         self.last.store(at.as_nanos(), Relaxed);
-        // Last, so that a reader of the count sees the others.
+        // Stored last, so that a reader of the count also sees the times.
         self.count.store(count.saturating_add(1), Release);
     }
 
-    /// Returns the mean time between events, and when the last one came.
+    /// Returns the mean interval between events and the time of the last one, if two have come.
     fn period_and_last(&self) -> Option<(Delta, Delta)> {
         let intervals = self.count.load(Acquire) - 1;
         if intervals < 1 {
@@ -129,13 +129,13 @@ pub(super) struct Aenq<'bound> {
     keep_alives: KeepAlives,
     #[pin]
     messages: Limited<'bound>,
-    /// Events ever consumed; their entry and phase follow from it. Only the interrupt handler uses
-    /// it, which runs on one CPU at a time.
+    /// Number of events consumed, which determines the next entry and its phase. Only the interrupt
+    /// handler uses it, which runs on one CPU at a time.
     consumed: Atomic<u32>,
 }
 
 impl<'bound> Aenq<'bound> {
-    /// Makes a ring that the device does not use before [`Self::start`].
+    /// Creates a ring that the device does not use before [`Self::start`].
     ///
     /// # Errors
     ///
@@ -165,8 +165,8 @@ impl<'bound> Aenq<'bound> {
         )
     }
 
-    /// Gives the ring to the device, which has it until its next reset, and reports nothing until
-    /// groups are enabled.
+    /// Gives the ring to the device until its next reset. The device reports no events until groups
+    /// are enabled.
     pub(super) fn start(&self, msix_vector: u8) {
         self.entries.lend_until_stop();
         self.registers.write_address(
@@ -180,19 +180,19 @@ impl<'bound> Aenq<'bound> {
             msix_vector,
         };
         self.registers.write(Register::AenqCaps, caps.into_raw());
-        // Nothing is consumed yet: the whole ring is the device's.
+        // No event is consumed yet, so that the device may fill the whole ring.
         self.registers.write(Register::AenqConsDb, 0);
     }
 
-    /// Returns how long no keep-alive event has come, and the mean time between those before. `None`
-    /// if there were not two.
+    /// Returns the time since the last keep-alive event and the mean interval between the events,
+    /// if at least two have come.
     pub(super) fn keep_alive_silence(&self) -> Option<(Delta, Delta)> {
         let (period, last) = self.keep_alives.period_and_last()?;
         Some((self.started.elapsed() - last, period))
     }
 
-    /// Handles at most one ring of events: a device can't keep the caller here. To be called by the
-    /// interrupt handler only.
+    /// Handles at most [`DEPTH`] events, so that a faulty device can't keep the caller busy. Only
+    /// the interrupt handler may call this.
     pub(super) fn handle_events(&self) {
         let before = self.consumed.load(Relaxed);
         let mut consumed = before;
@@ -232,7 +232,7 @@ impl<'bound> Aenq<'bound> {
             Hex(event.group.into()),
             Hex(event.syndrome.into())
         ));
-        // After the line above, so that the log has cause and effect in their order.
+        // Reported after the message, so that the log shows the cause before the effect.
         if event.group == AenqGroup::FatalError as u16 {
             self.health.report(Cause::FatalError);
         }

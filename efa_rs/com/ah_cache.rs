@@ -2,8 +2,8 @@
 
 //! Address handles of the device, one for each peer in each protection domain.
 //!
-//! The newest devices refuse a second one. So all address handles of programs that lead to the same peer
-//! share one of the device, which is created with the first and destroyed with the last of them.
+//! The newest devices refuse a second one. Therefore all address handles of programs for the same
+//! peer share one of the device. It is created with the first and destroyed with the last of them.
 
 use kernel::{
     new_mutex,
@@ -30,7 +30,7 @@ use crate::hw::admin::{
     NoData, //
 };
 
-/// A peer as one protection domain knows it; those of a domain are neighbours in their order.
+/// A peer in a protection domain. The order makes the peers of a domain adjacent in the tree.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Peer {
     pd: u16,
@@ -41,7 +41,7 @@ struct Peer {
 #[pin_data]
 pub(crate) struct PeerAh {
     peer: Peer,
-    /// Its number, if the device has it. The lock is held during the commands that create and destroy it.
+    /// Its number in the device, if any. Locked during the commands that create and destroy it.
     #[pin]
     number: Mutex<Option<u16>>,
 }
@@ -49,7 +49,7 @@ pub(crate) struct PeerAh {
 /// An address handle, and the number of its users.
 struct Entry {
     ah: Arc<PeerAh>,
-    /// Address handles of programs, those included that are being created or destroyed.
+    /// Number of address handles of programs, including those being created or destroyed.
     users: usize,
 }
 
@@ -57,13 +57,13 @@ struct Entry {
 #[pin_data]
 pub(crate) struct AhCache<'bound> {
     admin: Arc<AdminQueue<'bound>>,
-    /// Locked for moments only, and after [`PeerAh::number`] if both are.
+    /// Held briefly, and not during commands. Taken after [`PeerAh::number`] if both are held.
     #[pin]
     entries: Mutex<RBTree<Peer, Entry>>,
 }
 
 impl<'bound> AhCache<'bound> {
-    /// Makes an empty cache.
+    /// Creates an empty cache.
     ///
     /// # Errors
     ///
@@ -78,8 +78,8 @@ impl<'bound> AhCache<'bound> {
         )
     }
 
-    /// Creates an address handle for the peer with this address, or takes the one that there is. Returns
-    /// it with its number. [`Self::destroy`] gives it back.
+    /// Returns the address handle for a peer, and its number. Creates it in the device if
+    /// necessary. The caller releases it by [`Self::destroy`].
     ///
     /// # Errors
     ///
@@ -112,9 +112,9 @@ impl<'bound> AhCache<'bound> {
         }
     }
 
-    /// Destroys an address handle, unless others use it.
+    /// Releases an address handle. The last user's release destroys it in the device.
     ///
-    /// One that the device refuses to destroy stays, for the next user.
+    /// A handle that the device refuses to destroy remains for the next user.
     ///
     /// # Errors
     ///
@@ -124,7 +124,7 @@ impl<'bound> AhCache<'bound> {
         if self.leave_to_others(&ah.peer) {
             return Ok(NoData {});
         }
-        // A new user waits for the lock, and sees the result.
+        // A new user waits for this lock, and then sees the result of the command.
         let result = match *number {
             Some(number) => self.admin.execute(&DestroyAh {
                 ah: number,
@@ -139,8 +139,8 @@ impl<'bound> AhCache<'bound> {
         result
     }
 
-    /// Forgets what the device has refused to destroy of a protection domain that is about to be deallocated. Its number may
-    /// be used again.
+    /// Discards the handles that the device has refused to destroy in a protection domain. The
+    /// domain is about to be deallocated, after which its number may be reused.
     pub(crate) fn forget(&self, pd: u16) {
         let first = Peer {
             pd,
@@ -155,7 +155,7 @@ impl<'bound> AhCache<'bound> {
         }
     }
 
-    /// Counts one more user of the address handle for `peer`, which may have to be created.
+    /// Adds a user of the address handle for `peer`, which may not exist in the device yet.
     fn enter(&self, peer: Peer) -> Result<Arc<PeerAh>> {
         let mut entries = self.entries.lock();
         if let Some(entry) = entries.get_mut(&peer) {
@@ -178,7 +178,7 @@ impl<'bound> AhCache<'bound> {
         Ok(ah)
     }
 
-    /// Counts a user less if it is not the only one, and returns whether that is so.
+    /// Removes a user unless it is the only one, and returns whether it did.
     fn leave_to_others(&self, peer: &Peer) -> bool {
         let mut entries = self.entries.lock();
         match entries.get_mut(peer) {
@@ -190,7 +190,7 @@ impl<'bound> AhCache<'bound> {
         }
     }
 
-    /// Counts a user less, and forgets the address handle if it has none and `is_gone`.
+    /// Removes a user. Discards the address handle if it was the last user and `is_gone`.
     fn leave(&self, peer: &Peer, is_gone: bool) {
         let mut entries = self.entries.lock();
         if let Some(entry) = entries.get_mut(peer) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The device's attributes, read once when the driver starts.
+//! The device's attributes, read at the start of each session.
 
 use kernel::prelude::*;
 
@@ -24,33 +24,33 @@ use crate::{
     },
 };
 
-/// The oldest [`DeviceAttr::admin_api_version`] that this driver works with.
+/// The oldest [`DeviceAttr::admin_api_version`] that this driver supports.
 const MIN_ADMIN_API_VERSION: u32 = 1;
 
-/// The link speed of a device that reports none, in Gbit/s. The value that Linux's C driver uses.
+/// The link speed of a device that reports none, in Gbit/s. Linux's C driver uses the same.
 const DEFAULT_LINK_SPEED_GBPS: u16 = 100;
 
-/// The page sizes that a memory region can have at all, one bit for each. No page of a host is smaller than
-/// 4 KiB. The command has room for any larger power of two.
+/// The page sizes that a memory region can have, one bit for each. No page of a host is smaller
+/// than 4 KiB. The command supports any larger power of two.
 const PAGE_SIZES: u64 = !0 << 12;
 
-/// What the device can do, as far as the driver can make use of it.
+/// Capabilities and limits of the device, reduced to those that the driver can use.
 pub(crate) struct Attributes {
     /// The device as a whole. [`DeviceAttr::max_link_speed_gbps`] is never 0, and
     /// [`DeviceAttr::page_size_cap`] has at least one bit, none below that of 4 KiB.
     pub(crate) device: DeviceAttr,
-    /// Limits of queues and of what they refer to. [`QueueAttr1::max_cq_depth`] and
-    /// [`QueueAttr1::inline_buf_size`] are less than 2^16, as the command and userspace have 16 bits
-    /// for them.
+    /// Limits of queues and other objects. [`QueueAttr1::max_cq_depth`] and
+    /// [`QueueAttr1::inline_buf_size`] are less than 2^16, as the command and userspace have 16
+    /// bits for them.
     pub(crate) queues: QueueAttr1,
-    /// More limits of queues; if the device does not report them,
-    /// [`QueueAttr2::inline_buf_size_ex`] is [`QueueAttr1::inline_buf_size`], and there is nothing else.
+    /// More limits of queues. If the device does not report them,
+    /// [`QueueAttr2::inline_buf_size_ex`] is [`QueueAttr1::inline_buf_size`], and all others are 0.
     pub(crate) more_queues: QueueAttr2,
     /// Address and MTU.
     pub(crate) network: NetworkAttr,
     /// Limits of event queues; all 0 if the device has none.
     pub(crate) event_queues: EventQueueAttr,
-    /// What the device advises about timeouts.
+    /// Timeouts that the device advises.
     pub(super) hints: HwHints,
 }
 
@@ -122,7 +122,7 @@ impl Attributes {
         })
     }
 
-    /// Has the device report the asynchronous events that the driver handles.
+    /// Enables the asynchronous events that the driver handles.
     ///
     /// # Errors
     ///
@@ -143,7 +143,7 @@ impl Attributes {
         Ok(admin.set_aenq_groups(aenq::GROUPS)?)
     }
 
-    /// Returns whether the device takes host information.
+    /// Returns whether the device accepts host information.
     pub(super) fn takes_host_info(&self) -> bool {
         supports(&self.device, FeatureId::HostInfo)
     }
@@ -154,7 +154,7 @@ fn supports(device: &DeviceAttr, feature: FeatureId) -> bool {
     device.supported_features & feature.mask() != 0
 }
 
-/// Fails, and logs it, if the device lacks a feature.
+/// Checks that the device has a feature, and logs an error if it does not.
 fn require(admin: &AdminQueue<'_>, device: &DeviceAttr, feature: FeatureId) -> Result {
     if supports(device, feature) {
         return Ok(());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What there is of a device from its binding to its unbind, and needs no lock.
+//! State of a device that exists from bind to unbind and needs no stop lock.
 
 use kernel::{
     device::{
@@ -49,9 +49,9 @@ pub(crate) struct BoundDevice<'bound> {
     quarantine: Arc<Quarantine<'bound>>,
     statistics: Arc<Statistics>,
     waker: Waker,
-    /// Bits of the addresses that the device uses.
+    /// Width of the device's DMA addresses in bits.
     address_width: Atomic<u32>,
-    /// Whether the driver must not use the function.
+    /// Whether the driver's access to the function is revoked.
     is_revoked: Atomic<bool>,
     /// The admin queue of a session that is being started.
     #[pin]
@@ -93,12 +93,12 @@ impl<'bound> BoundDevice<'bound> {
         )
     }
 
-    /// Sets how many bits the addresses have that the device uses.
+    /// Sets the width of the device's DMA addresses.
     pub(super) fn set_address_width(&self, bits: u8) {
         self.address_width.store(bits.into(), Relaxed);
     }
 
-    /// Returns how many bytes the device can address.
+    /// Returns the size of the device's DMA address space in bytes.
     #[cfg(kverbs)]
     pub(crate) fn memory_size(&self) -> u64 {
         1u64.checked_shl(self.address_width.load(Relaxed))
@@ -125,17 +125,17 @@ impl<'bound> BoundDevice<'bound> {
         &self.registers
     }
 
-    /// Returns the memory that the device may still use.
+    /// Returns the quarantine of memory that the device may still use.
     pub(super) fn quarantine(&self) -> &Arc<Quarantine<'bound>> {
         &self.quarantine
     }
 
-    /// Returns what is counted of the device.
+    /// Returns the device's counters.
     pub(crate) fn statistics(&self) -> &Arc<Statistics> {
         &self.statistics
     }
 
-    /// Returns what wakes the work item.
+    /// Returns the waker of the work item.
     pub(super) fn waker(&self) -> &Waker {
         &self.waker
     }
@@ -144,7 +144,7 @@ impl<'bound> BoundDevice<'bound> {
     ///
     /// # Errors
     ///
-    /// - [`ENODEV`] if it may not, or if the bus has isolated the function.
+    /// - [`ENODEV`] if access is revoked, or if the bus has isolated or lost the function.
     pub(super) fn check_access(&self) -> Result {
         if self.is_revoked.load(Relaxed) || sys::pci::channel(self.pdev) != Channel::Works {
             return Err(ENODEV);
@@ -152,7 +152,7 @@ impl<'bound> BoundDevice<'bound> {
         Ok(())
     }
 
-    /// Has [`Self::revoke_access`] close this queue, of a session that is being started.
+    /// Has [`Self::revoke_access`] close the admin queue of a session that is being started.
     ///
     /// # Errors
     ///
@@ -162,13 +162,13 @@ impl<'bound> BoundDevice<'bound> {
         self.check_access()
     }
 
-    /// Ends what [`Self::begin_start`] has begun.
+    /// Undoes [`Self::begin_start`].
     pub(super) fn end_start(&self) {
         *self.starting.lock() = None;
     }
 
-    /// Keeps the driver from using the function until [`Self::restore_access`]. A session that is being started
-    /// fails soon.
+    /// Revokes the driver's access to the function until [`Self::restore_access`]. A session that
+    /// is being started fails soon, as its admin queue is closed.
     pub(super) fn revoke_access(&self) {
         let mut starting = self.starting.lock();
         self.is_revoked.store(true, Relaxed);
@@ -177,12 +177,12 @@ impl<'bound> BoundDevice<'bound> {
         }
     }
 
-    /// Lets the driver use the function again.
+    /// Restores the driver's access to the function.
     pub(super) fn restore_access(&self) {
         self.is_revoked.store(false, Relaxed);
     }
 
-    /// Takes the device's access to memory away.
+    /// Disables the device's DMA, unless the bus has lost the device.
     pub(super) fn isolate(&self) {
         if sys::pci::channel(self.pdev) != Channel::IsGone {
             sys::pci::clear_master(self.pdev);

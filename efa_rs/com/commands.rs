@@ -48,7 +48,7 @@ use crate::{
 };
 
 impl AdminQueue<'_> {
-    /// Runs a command to its end.
+    /// Executes a command and returns its response.
     ///
     /// # Errors
     ///
@@ -58,7 +58,7 @@ impl AdminQueue<'_> {
         self.execute_named(command, "")
     }
 
-    /// Runs a command to its end. `subject` follows the opcode in messages.
+    /// Executes a command and returns its response. `subject` follows the opcode in messages.
     ///
     /// # Errors
     ///
@@ -74,11 +74,11 @@ impl AdminQueue<'_> {
         Ok(C::Response::from_entry(&entry))
     }
 
-    /// Creates a completion queue, whose number no other one has.
+    /// Creates a completion queue. Rejects a number that another queue has.
     pub(crate) fn create_cq(&self, command: &CreateCq) -> Result<CreateCqResponse, CommandError> {
         let created = self.execute(command)?;
         if !self.cq_numbers.take(created.cq_idx) {
-            // It can't be destroyed, as that would destroy the other one.
+            // The command to destroy it would destroy the other queue with this number.
             let number = created.cq_idx.into();
             return Err(self.distrust("the number of a completion queue for another one", number));
         }
@@ -87,7 +87,7 @@ impl AdminQueue<'_> {
 
     /// Destroys a completion queue.
     pub(crate) fn destroy_cq(&self, cq_idx: u16) -> Result<NoData, CommandError> {
-        // First, as the device may give the number to the next one after that.
+        // Released first: after the command, the device may reuse the number.
         self.cq_numbers.give_back(cq_idx);
         let result = self.execute(&DestroyCq { cq_idx });
         if result.is_err() {
@@ -167,8 +167,8 @@ impl AdminQueue<'_> {
 
     /// Reads sets of counters and passes each to `take`.
     ///
-    /// The commands go out together, so that it takes one round trip, or one timeout. If any fails, so
-    /// does the whole.
+    /// All commands are submitted before the first wait, so that they take one round trip or one
+    /// timeout. The function fails if any command fails.
     pub(crate) fn get_stats(
         &self,
         sets: &[StatsType],

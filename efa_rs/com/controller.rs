@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Starting and halting a device, each under the stop lock.
+//! Start and halt of a device, both under the stop lock.
 
 use core::ops::Deref;
 
@@ -39,19 +39,19 @@ use crate::{
     },
 };
 
-/// What the stop lock guards.
+/// State guarded by the stop lock.
 struct Inner<'bound> {
     function: Function<'bound>,
-    /// The session that uses the device.
+    /// The session that uses the device, if any.
     session: Option<Arc<Session<'bound>>>,
 }
 
-/// What starts and halts a device.
+/// The controller of a device, which starts and halts its sessions.
 #[pin_data]
 pub(crate) struct Controller<'bound> {
     device: Arc<BoundDevice<'bound>>,
-    /// The stop lock: held while the device is reset, halted, or brought up. No other lock of the driver but those of
-    /// registers, queues and interrupts is taken under it.
+    /// The stop lock: held while the device is reset, halted or started. Under it the driver takes
+    /// only locks of registers, queues, interrupts, the quarantine and [`BoundDevice`].
     #[pin]
     inner: Mutex<Inner<'bound>>,
 }
@@ -122,8 +122,8 @@ impl<'bound> Controller<'bound> {
         Ok(controller)
     }
 
-    /// Resets the device, if it was used since its last reset, and starts a session. What is in quarantine is freed
-    /// after the reset.
+    /// Resets the device, if it was used since its last reset, and starts a session. Frees the
+    /// memory in quarantine after the reset.
     ///
     /// # Errors
     ///
@@ -133,19 +133,19 @@ impl<'bound> Controller<'bound> {
         self.quarantine().release();
 
         let mut inner = self.inner.lock();
-        // The bus may have had it meanwhile.
+        // The bus may have reset or suspended the device while the lock was free.
         let version = inner.function.prepare()?;
         let epoch = Epoch::new(self.clone(), self.quarantine())?;
         let session = Session::start(&self.device, &mut inner.function, version, epoch);
         self.end_start();
         let session = session?;
-        // A revocation of access now waits for the lock.
+        // From here on, `revoke` waits for the lock and halts this session.
         inner.session = Some(session.clone());
         Ok(session)
     }
 
-    /// Halts the device, and keeps the driver from using it until [`Self::restore`]. A session that is being started
-    /// fails soon.
+    /// Halts the device, and revokes the driver's access to it until [`Self::restore`]. A session
+    /// that is being started fails soon.
     pub(super) fn revoke(&self, is_shutdown: bool) {
         let reason = if is_shutdown {
             ResetReason::Shutdown
@@ -161,25 +161,25 @@ impl<'bound> Controller<'bound> {
         }
     }
 
-    /// Lets the driver use the function again after [`Self::revoke`]: it has to be reset.
+    /// Restores the driver's access after [`Self::revoke`]. The next use needs a reset.
     pub(super) fn restore(&self) {
         self.needs_reset();
         self.restore_access();
     }
 
-    /// Notes that the device has to be reset before it is used next, as something was done to it.
+    /// Marks the device as used or changed, so that it is reset before its next use.
     pub(super) fn needs_reset(&self) {
         self.inner.lock().function.set_used();
     }
 
-    /// Does what [`Halt::halt`] does where it is not because of a fault.
+    /// Stops the device and ends its session, like [`Halt::halt`], but not because of a fault.
     pub(super) fn stop(&self, session: &Session<'bound>, reason: ResetReason) {
         let mut inner = self.inner.lock();
         inner.session = None;
         inner.halt(session, reason);
     }
 
-    /// Returns what is wrong with the device of a session, if anything is, unless it was stopped.
+    /// Returns the fault of a session's device, if any. A halted device's status is not read.
     pub(super) fn find_fault(&self, session: &Session<'bound>) -> Option<Cause> {
         session.fault().or_else(|| {
             let inner = self.inner.lock();
@@ -190,8 +190,8 @@ impl<'bound> Controller<'bound> {
         })
     }
 
-    /// Ends the use of the function: the device has no access to memory, and what it may have used is freed. No
-    /// session is left.
+    /// Ends the use of the function: disables the device's DMA and frees the quarantine. There must
+    /// be no session.
     pub(super) fn retire(&self) {
         self.inner.lock().function.retire();
         self.quarantine().end();
@@ -204,7 +204,7 @@ impl<'bound> Inner<'bound> {
         if session.epoch().is_halted() {
             return;
         }
-        // Interrupt handlers ring doorbells, and during a reset the device takes none.
+        // Interrupt handlers ring doorbells, which the device does not accept during a reset.
         session.close();
         session.epoch().end(self.function.stop(reason));
         session.wake_waiters();
@@ -212,15 +212,15 @@ impl<'bound> Inner<'bound> {
 }
 
 impl<'bound> Halt<'bound> for Controller<'bound> {
-    /// Called by recovery, shutdown, the bus, a destroy that is not answered, and an exporter that revokes memory. Sleeps
-    /// for as long as a reset by the register, one by the bus, and another one by the register take. That is about 80 s if
-    /// the device answers none of them.
+    /// Called by recovery, and if the device does not destroy an object, does not stop a queue
+    /// pair, or does not release revoked memory. Sleeps during a reset by the register, an FLR, and
+    /// another reset by the register. That is about 80 s if none is answered.
     fn halt(&self, epoch: &Epoch<'bound>, cause: Cause) {
         if epoch.is_halted() {
             return;
         }
         let mut inner = self.inner.lock();
-        // The last owner of the lock may have stopped it.
+        // The previous owner of the lock may have halted the device.
         if epoch.is_halted() {
             return;
         }

@@ -8,25 +8,25 @@ use crate::hw::admin::Status;
 
 /// Why an admin command failed.
 ///
-/// Outside of `com` each becomes an errno, for statuses the one that Linux's C driver gives.
+/// Outside of `com` each becomes an errno. For a status this is the errno of Linux's C driver.
 #[derive(Clone, Copy)]
 pub(crate) enum CommandError {
     /// The device completed the command with this status, one of [`Status`] unless it is faulty.
     Status(u8),
     /// The device did not complete the command in time.
     Timeout,
-    /// No slot became free in time: the device was never given the command.
+    /// No slot became free in time; the command was not submitted.
     NoSlot,
-    /// The queue was closed: the device was never given the command.
+    /// The queue was closed; the command was not submitted.
     Closed,
-    /// The queue was closed while the device had the command.
+    /// The queue was closed while the command was in flight.
     Abandoned,
-    /// The device completed the command with what can't be.
+    /// The device completed the command with an impossible result.
     Nonsense,
 }
 
 impl CommandError {
-    /// Returns whether the device may use memory whose address the command had. An unknown status is no refusal.
+    /// Returns whether the device may use the command's memory. An unknown status is not a refusal.
     pub(crate) fn device_may_use_memory(self) -> bool {
         match self {
             Self::Status(status) => Status::try_from(status).is_err(),
@@ -37,7 +37,7 @@ impl CommandError {
 }
 
 impl From<CommandError> for Error {
-    // One copy: commands fail in many places, and rarely.
+    // One copy: commands can fail in many places, but rarely do.
     #[cold]
     #[inline(never)]
     fn from(error: CommandError) -> Self {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Event queues: which completion queues have something new, each with an interrupt of its own.
+//! Event queues, which report completion queues with new completions. Each has an interrupt.
 
 use kernel::{
     device::{
@@ -58,18 +58,18 @@ use crate::{
     },
 };
 
-/// The most entries in a ring, however many the device offers: the size of `depth` in the command.
+/// Limit on the entries of a ring: the largest power of two that `depth` in the command can hold.
 const MAX_DEPTH: u32 = 1 << 15;
 
-/// The most events that are handled in interrupt context, and with interrupts off: what NAPI polls at
-/// once.
+/// Limit on events handled at once in interrupt context, and with interrupts disabled. NAPI polls
+/// as many at once.
 const BUDGET: u32 = 64;
 
-/// How long to wait after half a ring of events. A device that works has one for each armed completion queue, and
-/// its rings have room for thousands.
+/// Pause after half a ring of events. A working device reports one event per armed completion
+/// queue, and its rings have room for thousands.
 const STORM_PAUSE: Delta = Delta::from_millis(10);
 
-/// Returns the depth to use where the device takes at most `max`: a power of two, at least one.
+/// Returns the ring depth for a device with limit `max`: a power of two, at least one.
 pub(super) fn usable_depth(max: u32) -> u32 {
     match max.min(MAX_DEPTH).checked_ilog2() {
         Some(log) => 1 << log,
@@ -85,7 +85,7 @@ pub(super) struct EventQueue<'bound> {
     target: EventTarget,
 }
 
-/// What a completion queue needs of the event queue that reports its completions.
+/// The parts of an event queue that its completion queues use.
 pub(crate) struct EventTarget {
     /// The number of the event queue.
     pub(crate) eqn: u16,
@@ -93,7 +93,7 @@ pub(crate) struct EventTarget {
     pub(crate) subscribers: Arc<Subscribers>,
 }
 
-/// What event queues are made of.
+/// Parameters for the creation of event queues.
 pub(super) struct Parts<'a, 'bound> {
     pub(super) binding: Binding<'bound>,
     pub(super) pdev: &'bound pci::Device<Bound>,
@@ -104,17 +104,17 @@ pub(super) struct Parts<'a, 'bound> {
 }
 
 impl<'bound> EventQueue<'bound> {
-    /// Returns what completion queues need of this one.
+    /// Returns the parts that completion queues use.
     pub(super) fn target(&self) -> &EventTarget {
         &self.target
     }
 
-    /// Handles no event any more: completions go unnoticed, and the doorbell is not rung.
+    /// Disables the interrupt: events are no longer handled, and the doorbell is not rung.
     pub(super) fn silence(&self) {
         self.irq.disable();
     }
 
-    /// Creates an event queue of `depth` entries that interrupts by `vector`.
+    /// Creates an event queue of `depth` entries that uses interrupt `vector`.
     ///
     /// # Errors
     ///
@@ -135,7 +135,7 @@ impl<'bound> EventQueue<'bound> {
         };
         handler.arm();
 
-        // Queue N serves CPU N, as vector 0 is the admin queue's.
+        // Queue N serves CPU N and has vector N + 1, as vector 0 is the admin queue's.
         let index = u32::from(vector).saturating_sub(1);
         let irq = irq::Registration::new(
             parts.binding,
@@ -157,7 +157,7 @@ impl<'bound> EventQueue<'bound> {
     }
 }
 
-/// The entries of an event queue, and how far they are consumed.
+/// The ring of an event queue and its consumer counter.
 #[pin_data]
 struct Ring<'bound> {
     entries: Entries<'bound, { Eqe::SIZE }>,
@@ -165,7 +165,7 @@ struct Ring<'bound> {
     depth_shift: u32,
     #[pin]
     messages: Limited<'bound>,
-    /// Events ever consumed; their entry and phase follow from it.
+    /// Number of events consumed, which determines the next entry and its phase.
     #[pin]
     consumed: SpinLockIrq<u32>,
 }
@@ -205,7 +205,7 @@ impl<'bound> Ring<'bound> {
     }
 }
 
-/// What an interrupt of an event queue needs.
+/// The interrupt handler of an event queue.
 struct Handler<'bound> {
     registers: Arc<Registers<'bound>>,
     eqn: u16,
@@ -214,7 +214,7 @@ struct Handler<'bound> {
 }
 
 impl Handler<'_> {
-    /// Asks for an interrupt for the next event.
+    /// Arms the event queue, so that the next event raises an interrupt.
     fn arm(&self) {
         let doorbell = EqDb {
             eqn: self.eqn,
@@ -223,7 +223,7 @@ impl Handler<'_> {
         self.registers.write(Register::EqDb, doorbell.into_raw());
     }
 
-    /// Handles a few events, and returns whether there may be more.
+    /// Handles at most [`BUDGET`] events, and returns whether there may be more.
     fn handle_some(&self) -> bool {
         self.ring.consume(|event| self.handle_event(event))
     }
@@ -254,8 +254,8 @@ impl irq::Handler for Handler<'_> {
         ThreadedIrqReturn::Handled
     }
 
-    /// Handles no more than one ring of events, [`BUDGET`] of which were handled before. After half a ring it leaves
-    /// the CPU to others first, as the thread has a real-time priority.
+    /// Handles at most one ring of events, including [`BUDGET`] in interrupt context. After half a
+    /// ring it sleeps before it arms the queue, as the thread has a real-time priority.
     fn handle_threaded(&self) {
         let rounds = self.ring.entries.count().div_ceil(BUDGET) as usize;
         let full = (1..rounds).take_while(|_| self.handle_some()).count();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The PCI function of a device: how it is reset and stopped.
+//! The PCI function of a device, and the ways to reset and stop it.
 
 use kernel::{
     prelude::*,
@@ -30,27 +30,27 @@ use crate::{
     },
 };
 
-/// The oldest version of the admin interface that this driver speaks.
+/// The oldest version of the admin interface that this driver supports.
 const MIN_VERSION: Version = Version { major: 0, minor: 1 };
 
-/// The oldest controller that this driver works with: major, minor and subminor version.
+/// The oldest controller that this driver supports: major, minor and subminor version.
 const MIN_CONTROLLER_VERSION: (u8, u8, u8) = (0, 0, 1);
 
 /// A PCI function. The stop lock guards it.
 pub(super) struct Function<'bound> {
     device: Arc<BoundDevice<'bound>>,
     configuration: Configuration<'bound>,
-    /// The version of the admin interface, unless the device was not asked since its reset.
+    /// The version of the admin interface, if it was read since the last reset.
     version: Option<Version>,
     /// Whether the device was reset, and not used since.
     is_fresh: bool,
-    /// Whether the device was halted because no reset worked. It may go on with DMA as soon as it is a bus
-    /// master.
+    /// Whether the device was halted because all resets failed. It may resume DMA as soon as it is
+    /// a bus master.
     is_suspect: bool,
 }
 
 impl<'bound> Function<'bound> {
-    /// Takes over a function, which `was_left_halted` by the binding before.
+    /// Takes over a function. `was_left_halted`: the previous binding left it halted.
     ///
     /// # Errors
     ///
@@ -65,12 +65,12 @@ impl<'bound> Function<'bound> {
         })
     }
 
-    /// Notes that the device is used, so that it has to be reset before it is used next.
+    /// Marks the device as used, so that it is reset before its next use.
     pub(super) fn set_used(&mut self) {
         self.is_fresh = false;
     }
 
-    /// Makes sure that the device was reset and not used since, and returns the version of its admin
+    /// Resets the device if it was used since its last reset, and returns the version of its admin
     /// interface.
     ///
     /// # Errors
@@ -119,22 +119,22 @@ impl<'bound> Function<'bound> {
         Ok(version)
     }
 
-    /// Resets the device, after which it uses no memory but that of answers.
+    /// Resets the device. Afterwards it only writes responses of register reads to memory.
     ///
-    /// Registers are read by DMA. A device that was halted because no reset worked becomes a bus master only after a
-    /// reset by the bus (FLR). Where the function has none, it is a bus master for the reset only.
+    /// Registers are read by DMA. A device that was halted because all resets failed first gets an
+    /// FLR, if it supports that. If the reset fails, it is no bus master afterwards.
     ///
     /// # Errors
     ///
-    /// - [`ENODEV`] if the device is halted, and not there.
+    /// - [`ENODEV`] if the device was halted and is not present.
     /// - Those of [`reset`].
-    /// - Those of `pcie_flr` if the device is halted, and the bus can't reset it.
+    /// - Those of `pcie_flr` if the device was halted and the FLR fails.
     fn reset(&mut self, reason: ResetReason) -> Result {
         let pdev = self.device.pdev();
         self.configuration.restore_if_lost();
         if self.is_suspect {
             self.device.isolate();
-            // The bus would wait for it for a minute.
+            // The FLR would wait a minute for an absent device.
             if !sys::pci::is_present(pdev) {
                 return Err(ENODEV);
             }
@@ -150,7 +150,7 @@ impl<'bound> Function<'bound> {
                 self.device.isolate();
             }
         })?;
-        // Its firmware may be another one now.
+        // The reset may have changed the firmware.
         self.version = None;
         self.is_fresh = true;
         if self.is_suspect {
@@ -160,11 +160,11 @@ impl<'bound> Function<'bound> {
         Ok(())
     }
 
-    /// Stops the device, of whose session nothing runs any more: by a reset, else by one after a reset of the
-    /// bus, else by taking its access to memory away. Returns whether it was reset, or is gone.
+    /// Stops the device, whose session must not run any more: by a reset, else by an FLR and a
+    /// reset, else by disabling its DMA. Returns whether it was reset or is gone.
     ///
-    /// A reset of the bus alone is not trusted. A device that is so broken that it needs one might resume its
-    /// DMA as soon as it is a bus master again.
+    /// An FLR alone is not trusted. A device so broken that it needs one might resume DMA as soon
+    /// as it is a bus master again.
     pub(super) fn stop(&mut self, reason: ResetReason) -> bool {
         self.is_fresh = false;
         match sys::pci::channel(self.device.pdev()) {
@@ -180,7 +180,7 @@ impl<'bound> Function<'bound> {
 
     /// Resets the device, or else isolates it. Returns whether it was reset.
     fn try_resets(&mut self, reason: ResetReason) -> bool {
-        // A device that was pulled out does not answer. One that works may fail to answer once.
+        // A removed device does not answer. A working device may fail to answer once.
         if sys::pci::is_present(self.device.pdev()) {
             if self.reset(reason).is_ok() {
                 return true;
@@ -200,8 +200,8 @@ impl<'bound> Function<'bound> {
         false
     }
 
-    /// Returns whether the device reports a fatal error, or can't be read at all. One that the bus has isolated is not
-    /// read: the bus has the driver [stop](Self::stop) it next.
+    /// Returns the fault of a device that reports a fatal error or can't be read. A device that the
+    /// bus has isolated is not read: the bus has the driver [stop](Self::stop) it next.
     pub(super) fn find_fault(&self) -> Option<Cause> {
         if sys::pci::channel(self.device.pdev()) == Channel::IsFrozen {
             return None;
@@ -209,9 +209,9 @@ impl<'bound> Function<'bound> {
         health::read_status(self.device.registers())
     }
 
-    /// Ends the use of the function: the device has no access to memory.
+    /// Ends the use of the function and disables the device's DMA.
     pub(super) fn retire(&self) {
-        // A device that was not reset may still answer a read, and use what is in quarantine.
+        // A device that was not reset may still answer a read, and use memory in quarantine.
         self.device.isolate();
         if self.is_suspect {
             sys::pci::mark_halted(self.device.pdev(), true);

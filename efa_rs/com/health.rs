@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Failures of a device: what counts as one, and how the recovery learns of it.
+//! Failures of a device: how they are detected and reported to recovery.
 
 use kernel::{
     prelude::*,
@@ -24,42 +24,42 @@ use crate::{
     sys::work::Waker,
 };
 
-/// How often a device is looked at. ENA's driver does so as often.
+/// Interval of health checks. ENA's driver uses the same.
 pub(super) const INTERVAL: Delta = Delta::from_secs(1);
 
-/// How many keep-alive events have to stay away before the device counts as dead. ENA's driver waits for
-/// as many.
+/// Number of missing keep-alive events after which the device is considered dead. ENA's driver uses
+/// the same.
 const MISSED_KEEP_ALIVES: i64 = 6;
 
-/// The least time after which a device that sends no keep-alive events counts as dead, in
-/// milliseconds, however often it used to send them.
+/// Minimum time without keep-alive events, in milliseconds, after which the device is considered
+/// dead, however short their period is.
 const MIN_KEEP_ALIVE_TIMEOUT_MS: i64 = 1_000;
 
-/// The most time after which it does.
+/// Maximum of that time, in milliseconds.
 const MAX_KEEP_ALIVE_TIMEOUT_MS: i64 = 10_000;
 
-/// What a register reads as whose device is gone.
+/// Value read from a register if the device is gone.
 const ALL_ONES: u32 = u32::MAX;
 
-/// Why a device is reset while it is in use.
+/// Reason for the reset of a device in use.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cause {
     /// The device has reported a fatal error.
     FatalError,
     /// A command was not answered.
     CommandTimeout,
-    /// Keep-alive events stay away.
+    /// Keep-alive events are missing.
     KeepAlive,
     /// A register can't be read.
     RegisterTimeout,
-    /// The bus or a user asked for it.
+    /// The bus or an operator requested the reset.
     Requested,
-    /// It did not release memory that was revoked, objects that were destroyed, or work requests.
+    /// The device did not release revoked memory or a destroyed object, or flush work requests.
     MemoryHeld,
 }
 
 impl Cause {
-    /// All of them.
+    /// All causes.
     pub(crate) const ALL: [Self; 6] = [
         Self::FatalError,
         Self::CommandTimeout,
@@ -92,14 +92,14 @@ impl Cause {
     }
 }
 
-/// A cause, or none yet, that some write and others read.
+/// A cause, if any, shared by concurrent readers and writers.
 pub(super) struct SharedCause {
-    /// Its place in [`Cause::ALL`] plus one; 0 for none.
+    /// Index in [`Cause::ALL`] plus one; 0 for none.
     code: Atomic<u32>,
 }
 
 impl SharedCause {
-    /// Makes one without a cause.
+    /// Creates a value without a cause.
     pub(super) fn none() -> Self {
         Self {
             code: Atomic::new(0),
@@ -108,13 +108,13 @@ impl SharedCause {
 
     /// Sets the cause.
     pub(super) fn set(&self, cause: Cause) {
-        // CAST: The place in a list of six.
+        // CAST: An index into a list of six.
         self.code.store(cause as u32 + 1, Relaxed);
     }
 
-    /// Sets the cause if there was none, and returns whether that is so.
+    /// Sets the cause if there was none, and returns whether it did.
     fn set_first(&self, cause: Cause) -> bool {
-        // CAST: The place in a list of six.
+        // CAST: An index into a list of six.
         self.code.cmpxchg(0, cause as u32 + 1, Relaxed).is_ok()
     }
 
@@ -126,17 +126,17 @@ impl SharedCause {
     }
 }
 
-/// Where the faults of one session are reported.
+/// The reported faults of one session.
 pub(crate) struct Health {
     waker: Waker,
-    /// The first one.
+    /// The first fault.
     cause: SharedCause,
     /// Whether the device has to flush work requests.
     is_flushing: Atomic<bool>,
 }
 
 impl Health {
-    /// Makes the health of a session without faults, whose faults wake `waker`.
+    /// Creates the health of a session without faults. The first fault wakes `waker`.
     ///
     /// # Errors
     ///
@@ -150,15 +150,15 @@ impl Health {
         Ok(Arc::new(health, GFP_KERNEL)?)
     }
 
-    /// Reports a fault; those after the first have no effect. May be called from interrupt handlers.
+    /// Reports a fault; later ones have no effect. May be called from interrupt handlers.
     pub(crate) fn report(&self, cause: Cause) {
         if self.cause.set_first(cause) {
             self.waker.wake();
         }
     }
 
-    /// Says that the device has to flush work requests. Clients in the kernel are woken within [`INTERVAL`] to poll
-    /// whether it has. May be called from interrupt handlers.
+    /// Notes that the device has to flush work requests. Kernel clients are woken within
+    /// [`INTERVAL`] to poll for them. May be called from interrupt handlers.
     #[cfg(kverbs)]
     pub(crate) fn expect_flush(&self) {
         self.is_flushing.store(true, Relaxed);
@@ -175,7 +175,7 @@ impl Health {
     }
 }
 
-/// Returns whether the device reports a fatal error, or can't be read at all.
+/// Returns the fault of a device that reports a fatal error or can't be read.
 pub(super) fn read_status(registers: &Registers<'_>) -> Option<Cause> {
     match registers.read(Register::DevSts) {
         Err(_) | Ok(ALL_ONES) => Some(Cause::RegisterTimeout),
@@ -184,8 +184,8 @@ pub(super) fn read_status(registers: &Registers<'_>) -> Option<Cause> {
     }
 }
 
-/// Returns whether keep-alive events, which came with this period, have stayed away for too long.
-/// `hint_ms` is what the device advises, in milliseconds; 0 stands for no advice.
+/// Returns whether keep-alive events, which had this period, have been missing for too long.
+/// `hint_ms` is the device's advised timeout in milliseconds; 0 means no advice.
 pub(super) fn is_too_long(silence: Delta, period: Delta, hint_ms: u16) -> bool {
     let timeout = match hint_ms {
         0 => period.as_millis().saturating_mul(MISSED_KEEP_ALIVES),

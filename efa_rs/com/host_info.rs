@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Telling the device what system it is in.
+//! The description of the host that the driver sends to the device.
 
 use kernel::{
     device::Bound,
@@ -35,10 +35,10 @@ use crate::{
     version,
 };
 
-/// Bytes of memory that the information takes: whole words.
+/// Size in bytes of the information's buffer, which consists of whole words.
 const BUFFER_SIZE: usize = HostInfo::SIZE.next_multiple_of(8);
 
-/// Tells the device what system it is in. Nothing depends on it.
+/// Sends the description of the host to the device. The driver works without it.
 ///
 /// # Errors
 ///
@@ -71,7 +71,7 @@ pub(super) fn send<'bound>(
     Ok(())
 }
 
-/// Describes the system.
+/// Returns the description of the host.
 fn describe(pdev: &pci::Device) -> HostInfo {
     let address = sys::pci::address(pdev);
 
@@ -99,7 +99,7 @@ fn describe(pdev: &pci::Device) -> HostInfo {
     }
 }
 
-/// Returns as much of `text` as fits with a zero byte at its end.
+/// Returns `text`, truncated such that a zero byte follows.
 fn text<const N: usize>(text: &CStr) -> [u8; N] {
     let mut bytes = [0; N];
     let text = text.to_bytes();

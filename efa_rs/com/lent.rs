@@ -29,8 +29,8 @@ use crate::{
     }, //
 };
 
-/// The most objects of one session that the device may refuse to release, before it is reset. What a program
-/// of usual size has of each kind.
+/// Limit on objects of one session that the device may refuse to release before it is reset. A
+/// typical program has as many of each kind.
 const MAX_REFUSED: u32 = 64;
 
 /// The device may use memory.
@@ -40,24 +40,24 @@ const HALTED: u32 = 1;
 /// The device was reset, or is gone.
 const STOPPED: u32 = 2;
 
-/// What stops a device.
+/// An object that stops a device.
 pub(super) trait Halt<'bound>: Send + Sync {
-    /// Stops the device because of `cause`, unless it was stopped in this epoch. When this returns, it
-    /// [is halted](Epoch::is_halted).
+    /// Stops the device because of `cause`, unless it was stopped in this epoch. When this returns,
+    /// it [is halted](Epoch::is_halted).
     fn halt(&self, epoch: &Epoch<'bound>, cause: Cause);
 }
 
 /// Whether the device may use the memory of one session.
 pub(crate) struct Epoch<'bound> {
     state: AtomicU32,
-    /// Objects that the device has refused to release.
+    /// Number of objects that the device has refused to release.
     refused: Atomic<u32>,
     device: Arc<dyn Halt<'bound> + 'bound>,
     quarantine: Arc<Quarantine<'bound>>,
 }
 
 impl<'bound> Epoch<'bound> {
-    /// Makes the epoch of a new session.
+    /// Creates the epoch of a new session.
     ///
     /// # Errors
     ///
@@ -75,18 +75,18 @@ impl<'bound> Epoch<'bound> {
         Ok(Arc::new(epoch, GFP_KERNEL)?)
     }
 
-    /// Notes that the device was reset, or else that it is no bus master any more.
+    /// Ends the epoch: the device was reset, or else is no longer a bus master.
     pub(super) fn end(&self, was_reset: bool) {
         self.state
             .store(if was_reset { STOPPED } else { HALTED }, Release);
     }
 
-    /// Returns whether the device can't use anything of the session any more.
+    /// Returns whether the device can no longer use any resource of the session.
     pub(super) fn is_stopped(&self) -> bool {
         self.state.load(Acquire) == STOPPED
     }
 
-    /// Returns whether the device can't write to memory of the session any more.
+    /// Returns whether the device can no longer write to memory of the session.
     #[inline]
     pub(crate) fn is_halted(&self) -> bool {
         self.state.load(Acquire) != RUNNING
@@ -97,8 +97,8 @@ impl<'bound> Epoch<'bound> {
         self.device.halt(self, cause);
     }
 
-    /// Takes the result of the command that destroys an object, which is gone after this. A device that does
-    /// not answer is halted. So is one that has refused, or was too busy for, [`MAX_REFUSED`] of them.
+    /// Handles the result of the command that destroys an object. Halts a device that does not
+    /// answer, or that has refused, or was too busy for, more than [`MAX_REFUSED`] such commands.
     pub(crate) fn settle(&self, result: Result<NoData, CommandError>) {
         match result {
             Ok(NoData {}) => (),
@@ -117,8 +117,8 @@ impl<'bound> Epoch<'bound> {
 
 /// Memory for the device.
 ///
-/// Once it was [lent](Self::lend) it is freed only after the device has released it, or was stopped;
-/// else it is put into quarantine.
+/// Once it was [lent](Self::lend) it is freed only after the device has released it, or was
+/// stopped; else it is put into quarantine.
 pub(crate) struct Lent<'bound, T: Send + Sync + 'bound> {
     memory: Arc<T>,
     what: &'static str,
@@ -127,7 +127,7 @@ pub(crate) struct Lent<'bound, T: Send + Sync + 'bound> {
 }
 
 impl<'bound, T: Send + Sync + 'bound> Lent<'bound, T> {
-    /// Takes memory of `what`, which the device does not use yet.
+    /// Wraps memory that the device does not use yet. `what` names its purpose in messages.
     ///
     /// # Errors
     ///
@@ -151,13 +151,13 @@ impl<'bound, T: Send + Sync + 'bound> Lent<'bound, T> {
         self.is_lent.store(false, Relaxed);
     }
 
-    /// Notes that the device gets the memory next, and has it until it is stopped.
+    /// Marks the memory as used until the device is stopped. Called before the device gets it.
     pub(super) fn lend_until_stop(&self) {
         self.is_lent.store(true, Relaxed);
     }
 
-    /// Runs the command that gives the memory to the device. If it fails such that the device does not have the memory, that
-    /// is not lent. Else this counts as an object that the device has refused to release.
+    /// Runs the command that lends the memory. After a failure it is not lent, unless the device
+    /// may use it. Then it counts as an object that the device has refused to release.
     ///
     /// # Errors
     ///
@@ -176,7 +176,7 @@ impl<'bound, T: Send + Sync + 'bound> Lent<'bound, T> {
         })
     }
 
-    /// Takes the result of the command that has the device release the memory: see [`Epoch::settle`].
+    /// Handles the result of the command that releases the memory: see [`Epoch::settle`].
     pub(crate) fn settle(&self, result: Result<NoData, CommandError>) {
         if result.is_ok() {
             self.give_back();
@@ -184,7 +184,7 @@ impl<'bound, T: Send + Sync + 'bound> Lent<'bound, T> {
         self.epoch.settle(result);
     }
 
-    /// Returns the memory, to be shared with others that use it.
+    /// Returns the memory, so that its other users can share it.
     pub(crate) fn memory(&self) -> &Arc<T> {
         &self.memory
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The state of a device, and of one in use its session and the service upon it.
+//! The state of a device, including the session and the service of a device in use.
 
 use kernel::{
     prelude::*,
@@ -18,27 +18,27 @@ use super::{
 };
 use crate::hw::regs::ResetReason;
 
-/// What is built upon a session, such as a registration with the RDMA core.
+/// A service on top of a session, such as a registration with the RDMA core.
 pub(crate) trait Service<'bound>: Send + Sync {
-    /// What ends it when dropped.
+    /// The running service, which ends when this is dropped.
     type Running: Send + Unpin;
 
-    /// Starts it. It ends before the session does.
+    /// Starts the service, which ends before the session does.
     fn start(&self, session: &Arc<Session<'bound>>) -> Result<Self::Running>;
 }
 
 /// A device in use.
 pub(super) struct Life<'bound, S: Service<'bound>> {
-    // Dropped before the session.
+    // Dropped before the session, which it uses.
     _running: S::Running,
     pub(super) session: Arc<Session<'bound>>,
     pub(super) since: Instant<Monotonic>,
-    /// Commands that were completed before that.
+    /// Number of commands that were completed before that time.
     commands: u64,
 }
 
 impl<'bound, S: Service<'bound>> Life<'bound, S> {
-    /// Starts a session and the service upon it.
+    /// Starts a session and its service.
     ///
     /// # Errors
     ///
@@ -56,7 +56,7 @@ impl<'bound, S: Service<'bound>> Life<'bound, S> {
         })
     }
 
-    /// Returns whether the device has done anything for a program.
+    /// Returns whether the device has completed any command since the service was started.
     pub(super) fn has_worked(&self) -> bool {
         self.session.device().statistics().completed_cmds.get() != self.commands
     }
@@ -74,12 +74,12 @@ pub(super) enum State<'bound, S: Service<'bound>> {
     Failed,
     /// It is being unregistered. Clients may use the session until their `remove` returns.
     Leaving(Arc<Session<'bound>>),
-    /// The driver does not use it any more. After a shutdown its registration remains, for programs that have it open.
+    /// It is no longer used. After a shutdown it stays registered, for programs that have it open.
     Stopped { _life: Option<Life<'bound, S>> },
 }
 
 impl<'bound, S: Service<'bound>> State<'bound, S> {
-    /// Returns the state as others see it.
+    /// Returns the phase to report for this state.
     pub(super) fn phase(&self) -> Phase {
         match self {
             Self::Up(_) => Phase::Up,

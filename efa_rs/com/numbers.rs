@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Numbers that the device has given to objects, to know one that it gives twice.
+//! Numbers that the device has assigned to objects, to detect one that it assigns twice.
 
 use kernel::{
     bitmap::BitmapVec,
@@ -9,7 +9,7 @@ use kernel::{
     sync::Mutex, //
 };
 
-/// The numbers of objects of a kind.
+/// The numbers of all objects of a kind.
 #[pin_data]
 pub(super) struct Numbers {
     #[pin]
@@ -17,7 +17,7 @@ pub(super) struct Numbers {
 }
 
 impl Numbers {
-    /// Makes an empty set.
+    /// Creates an empty set.
     ///
     /// # Errors
     ///
@@ -31,7 +31,7 @@ impl Numbers {
         })
     }
 
-    /// Takes a number, and returns whether no other object has it.
+    /// Marks a number as used, and returns whether no other object has it.
     pub(super) fn take(&self, number: u16) -> bool {
         let number = number.into();
         let mut taken = self.taken.lock();
@@ -41,7 +41,7 @@ impl Numbers {
         is_free
     }
 
-    /// Lets a number be given to another object.
+    /// Marks a number as unused.
     pub(super) fn give_back(&self, number: u16) {
         self.taken.lock().clear_bit(number.into());
     }

@@ -2,9 +2,9 @@
 
 //! Lists of a memory region's pages, in the form that the device reads.
 //!
-//! A few pages are part of the command. A longer list is in coherent memory, as streaming DMA may be
-//! bounced. A short list is one piece. A longer one is several pieces that a chain of chunks refers to.
-//! Where memory is fragmented, these are as small as the device allows.
+//! The addresses of a few pages are part of the command. A longer list is in coherent memory, as
+//! streaming DMA may be bounced. It is one piece, or several that a chain of chunks refers to. If
+//! memory is fragmented, pieces are as small as the device allows.
 
 use kernel::{
     alloc::flags::__GFP_NOWARN,
@@ -34,25 +34,24 @@ use crate::{
     }, //
 };
 
-/// Words in a chunk, and in a page that it refers to.
+/// Number of words in a chunk, and in a page that it refers to.
 const CHUNK_WORDS: usize = CHUNK_SIZE / CHUNK_ENTRY_SIZE;
 
-/// Words in the longest list in one piece, and in a piece of a longer one: what is allocated at once
-/// where memory allows.
+/// Number of words in a full piece where memory is not fragmented.
 const PIECE_WORDS: usize = 16 * CHUNK_WORDS;
 
-/// Coherent memory with addresses.
+/// Coherent memory that contains addresses.
 type Piece = Coherent<[u64]>;
 
-/// The memory that a list of pages is in, if that is not the command.
+/// The memory of a list of pages that is not in the command.
 pub(crate) struct Pages {
     _pieces: KVVec<Piece>,
     _chunks: KVVec<Piece>,
 }
 
 impl Pages {
-    /// Makes a list of `count` pages, whose addresses `fill` writes, piece by piece in their order.
-    /// Returns it in the form that the command has, and the memory that it refers to.
+    /// Creates a list of `count` pages, whose addresses `fill` writes in order, piece by piece.
+    /// Returns it in the command's format, with the memory that it refers to.
     ///
     /// # Errors
     ///
@@ -87,7 +86,7 @@ impl Pages {
                     pieces.push(Coherent::from(piece), GFP_KERNEL)?;
                     left -= words;
                 }
-                // Nothing between: the allocator has tried hard enough to find room for this.
+                // Sizes in between are not tried, as the allocator has tried hard enough.
                 Err(_) if words > CHUNK_WORDS => most = CHUNK_WORDS,
                 Err(error) => return Err(error),
             }
@@ -96,7 +95,7 @@ impl Pages {
         let (list, chunks) = match pieces.as_slice() {
             [only] => {
                 let buffer = CtrlBuffInfo {
-                    // CAST: At most that of `PIECE_WORDS`.
+                    // CAST: At most the bytes of `PIECE_WORDS`.
                     length: (count * CHUNK_ENTRY_SIZE) as u32,
                     address: only.dma_address(),
                 };
@@ -112,8 +111,8 @@ impl Pages {
     }
 }
 
-/// Makes the chunks that refer to the pages of a list in pieces. All of these but the last one are
-/// whole pages.
+/// Creates the chain of chunks that refers to the pages of a list in several pieces. All pieces but
+/// the last one are whole pages.
 fn chain(dev: &Device<Bound>, pieces: &[Piece]) -> Result<(PageList, KVVec<Piece>)> {
     let pages = |piece: &Piece| piece.size().div_ceil(CHUNK_SIZE);
     let mut left: usize = pieces.iter().map(pages).sum();
@@ -149,7 +148,7 @@ fn chain(dev: &Device<Bound>, pieces: &[Piece]) -> Result<(PageList, KVVec<Piece
     Ok((PageList::Indirect(next), chunks))
 }
 
-/// Allocates memory for addresses, which the device does not use yet.
+/// Allocates memory for addresses. The device does not use it yet.
 fn alloc(dev: &Device<Bound>, words: usize) -> Result<CoherentBox<[u64]>> {
     CoherentBox::zeroed_slice(dev, words, GFP_KERNEL | __GFP_NOWARN)
 }

@@ -28,31 +28,31 @@ use crate::sys::log::Limited;
 /// A piece of memory.
 type Block<'bound> = Arc<dyn Send + Sync + 'bound>;
 
-/// Memory that is kept until the device has been reset, at the latest until it is unbound: then it is
-/// no bus master any more.
+/// Memory that is kept until the device has been reset, at the latest until unbind, which ends its
+/// bus mastering.
 ///
-/// Each piece of lent memory has a place here, so that keeping it needs no allocation.
+/// Each piece of lent memory has a reserved place here, so that keeping it needs no allocation.
 #[pin_data]
 pub(crate) struct Quarantine<'bound> {
     #[pin]
     messages: Limited<'bound>,
     #[pin]
     blocks: Mutex<Blocks<'bound>>,
-    /// Places that are taken, by blocks or by memory that may become one.
+    /// Number of reserved places, including those of memory that may become a block.
     taken: Atomic<usize>,
-    /// Places that there are.
+    /// Number of allocated places.
     places: Atomic<usize>,
     statistics: Arc<Statistics>,
 }
 
 struct Blocks<'bound> {
     blocks: KVVec<Block<'bound>>,
-    /// Whether the device is no bus master for good, so that nothing more is kept.
+    /// Whether the device's bus mastering has ended for good, so that nothing more is kept.
     is_over: bool,
 }
 
 impl<'bound> Quarantine<'bound> {
-    /// Makes an empty quarantine.
+    /// Creates an empty quarantine.
     ///
     /// # Errors
     ///
@@ -76,7 +76,7 @@ impl<'bound> Quarantine<'bound> {
         )
     }
 
-    /// Takes a place, which [`Self::keep`] uses and [`Self::cancel`] frees.
+    /// Reserves a place, which [`Self::keep`] uses and [`Self::cancel`] frees.
     ///
     /// # Errors
     ///
@@ -89,7 +89,7 @@ impl<'bound> Quarantine<'bound> {
         Ok(())
     }
 
-    /// Makes at least so many places.
+    /// Grows the quarantine to at least `places` places.
     #[cold]
     #[inline(never)]
     fn grow(&self, places: usize) -> Result {
@@ -105,17 +105,17 @@ impl<'bound> Quarantine<'bound> {
         self.taken.fetch_sub(1, Relaxed);
     }
 
-    /// Keeps `block`, memory of `what`, and logs it; unless the device `is_stopped` by now.
+    /// Keeps `block`, memory of `what`, and logs a warning, unless `is_stopped` returns true.
     // One copy for all types of blocks.
     #[inline(never)]
     pub(super) fn keep(&self, what: &str, block: Block<'bound>, is_stopped: &dyn Fn() -> bool) {
         let mut kept = self.blocks.lock();
-        // Under the lock, so that nothing comes in after the release that is for it.
+        // Checked under the lock, so that no block is added after the release that should free it.
         if is_stopped() || kept.is_over {
             drop(kept);
             return self.cancel();
         }
-        // There is a place for it.
+        // `reserve` has allocated the place.
         drop(kept.blocks.push_within_capacity(block));
         self.statistics.quarantined.increment();
         drop(kept);
@@ -126,11 +126,11 @@ impl<'bound> Quarantine<'bound> {
         ));
     }
 
-    /// Frees all of it. To be called once the device was reset and `is_stopped` returns true, with no lock held that a
-    /// block takes when it is dropped.
+    /// Frees all blocks. Called after the device was reset and `is_stopped` returns true. The
+    /// caller must not hold locks that the drop of a block takes.
     pub(super) fn release(&self) {
         loop {
-            // Dropped with no lock held.
+            // The block is dropped with no lock held.
             let block = self.blocks.lock().blocks.pop();
             if block.is_none() {
                 return;
@@ -140,7 +140,7 @@ impl<'bound> Quarantine<'bound> {
         }
     }
 
-    /// Frees all of it, and keeps nothing more. To be called once the device is no bus master for good.
+    /// Frees all blocks, and keeps no more. Called once bus mastering has ended for good.
     pub(super) fn end(&self) {
         self.blocks.lock().is_over = true;
         self.release();

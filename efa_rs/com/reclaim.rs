@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Revoking memory from the device, and the keys of what was revoked.
+//! Revocation of memory from the device, and the keys of revoked memory.
 
 use kernel::{
     new_mutex,
@@ -26,24 +26,24 @@ use crate::hw::admin::{
     Status, //
 };
 
-/// The most regions with keys of revoked ones that are put aside while another one is registered.
+/// Limit on regions that are set aside during a registration because they got revoked keys.
 const MAX_ASIDE: usize = 64;
 
-/// What revokes memory in one session.
+/// Revokes the memory regions of one session from the device.
 #[pin_data]
 pub(crate) struct Reclaim<'bound> {
     admin: Arc<AdminQueue<'bound>>,
     epoch: Arc<Epoch<'bound>>,
-    /// The remote keys of revoked regions that programs still have.
+    /// The remote keys of revoked regions that programs have not deregistered yet.
     #[pin]
     keys: Mutex<RBTree<u32, ()>>,
 }
 
-/// Memory for the key of a revoked region.
+/// Preallocated memory for the key of a revoked region.
 pub(crate) type KeyPlace = RBTreeNodeReservation<u32, ()>;
 
 impl<'bound> Reclaim<'bound> {
-    /// Makes what revokes memory in a session.
+    /// Creates the state for a session without revoked regions.
     ///
     /// # Errors
     ///
@@ -62,7 +62,7 @@ impl<'bound> Reclaim<'bound> {
         )
     }
 
-    /// Has the device release a region, and returns whether it has. If it does not, it is halted.
+    /// Deregisters a region, and returns whether the device released it. If not, halts the device.
     pub(crate) fn deregister(&self, l_key: u32) -> bool {
         let is_released = self.admin.execute(&DeregMr { l_key }).is_ok();
         if !is_released {
@@ -71,33 +71,33 @@ impl<'bound> Reclaim<'bound> {
         is_released
     }
 
-    /// Halts the device.
+    /// Revokes all memory from the device by halting it.
     pub(crate) fn by_force(&self) {
         self.epoch.halt(Cause::MemoryHeld);
     }
 
-    /// Keeps the remote key of a revoked region from being used until [`Self::forget`].
+    /// Bars the remote key of a revoked region from reuse until [`Self::forget`].
     pub(crate) fn keep(&self, r_key: u32, place: KeyPlace) {
         let before = self.keys.lock().insert(place.into_node(r_key, ()));
         drop(before);
     }
 
-    /// Says that no program has the revoked region with this remote key any more.
+    /// Allows reuse of this remote key: the program has deregistered the revoked region.
     pub(crate) fn forget(&self, r_key: u32) {
         self.keys.lock().remove(&r_key);
     }
 
-    /// Registers a region by `register`, and ensures that it has no key of a revoked region: peers may still use that.
-    /// `keys` returns the local and the remote key.
+    /// Registers a region by `register`, and ensures that its key is not that of a revoked region,
+    /// which peers may still use. `keys` returns the local and the remote key.
     ///
-    /// For the device, a revoked key is free. A region that gets such a key is deregistered, after the next one has another
-    /// key.
+    /// For the device, a revoked key is free. A region that gets such a key is set aside, and
+    /// deregistered after another registration got a new key.
     ///
     /// # Errors
     ///
     /// - Those of `register`.
-    /// - That of a device without a region left if it gives no other key.
-    /// - [`CommandError::Nonsense`] if it does not release a region with such a key; it is halted.
+    /// - That of a device without free regions if it returns only revoked keys.
+    /// - [`CommandError::Nonsense`] if it does not release a region with such a key. It is halted.
     pub(crate) fn with_new_key<R>(
         &self,
         register: impl Fn() -> Result<R, CommandError>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Ending a session whose device has failed, or is about to be reset, and making the next one.
+//! Recovery of a device that has failed or is reset: ends its session and starts the next one.
 
 use kernel::{
     new_mutex,
@@ -47,42 +47,42 @@ use crate::{
     },
 };
 
-/// How long a callback of the bus waits for the work item, in milliseconds. Clients in the kernel may hold up the
+/// Limit on the wait of a bus callback for the work item. Kernel clients may delay the
 /// unregistration for longer.
 const BUS_TIMEOUT: Delta = Delta::from_millis(10_000);
 
-/// The state, and how often it was tried to leave it.
+/// The state of the device, and of the attempts to restart it.
 struct Inner<'bound, S: Service<'bound>> {
     state: State<'bound, S>,
-    /// What the bus has ended, and is to be dropped.
+    /// The life that the bus has ended and the work item has to drop.
     ended: Option<Life<'bound, S>>,
-    /// Whether the work item is at it.
+    /// Whether the work item is running.
     is_busy: bool,
     backoff: Backoff,
 }
 
-/// Looks after a device: resets it when it has failed.
+/// Monitors a device, and resets it when it has failed.
 ///
-/// The work item starts and ends sessions; so does [`Self::unbind`], when the work is over. Callbacks of the bus
-/// halt the device, change the state, and wait for the work item for a while at most.
+/// The work item starts and ends sessions; [`Self::unbind`] ends the last one. Callbacks of the bus
+/// halt the device, change the state, and wait for the work item, with a timeout.
 #[pin_data]
 pub(crate) struct Recovery<'bound, S: Service<'bound>> {
     controller: Owner<'bound>,
     service: S,
-    /// Whether a device that has failed is brought back without being asked to.
+    /// Whether a failed device is restarted automatically.
     is_automatic: bool,
     report: Arc<Report>,
     _file: Option<StateFile>,
     /// Guards the state. Not held while the device is registered, unregistered, reset or halted.
     #[pin]
     inner: Mutex<Inner<'bound, S>>,
-    /// Signalled by the work item at its end.
+    /// Signalled by the work item when it has finished.
     #[pin]
     settled: Completion,
 }
 
 impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
-    /// Starts the first session and the service upon it.
+    /// Starts the first session and its service.
     ///
     /// # Errors
     ///
@@ -114,8 +114,8 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         })
     }
 
-    /// Looks after the device: whether it works, and whether it is time to bring it back. To be called
-    /// when the controller's waker was woken.
+    /// Checks whether the device works, and restarts it if that is due. Called after each wake-up
+    /// by the controller's waker.
     pub(crate) fn attend(&self) {
         let mut inner = self.inner.lock();
         inner.is_busy = true;
@@ -142,7 +142,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         self.settled.complete();
     }
 
-    /// Has the device not used any more, as it is about to be reset or to lose its power.
+    /// Stops the use of the device, which is about to be reset or to lose its power.
     pub(crate) fn quiesce(&self) {
         let mut inner = self.inner.lock();
         match &inner.state {
@@ -160,12 +160,12 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         self.await_work();
     }
 
-    /// Brings the device back after [`Self::quiesce`], or later if it can't be yet.
+    /// Restarts the device after [`Self::quiesce`], and retries later if that fails.
     pub(crate) fn restart(&self) {
         if !matches!(self.inner.lock().state, State::Paused) {
             return;
         }
-        // No one but the bus, which calls one function at a time, leaves this state.
+        // Only the bus changes this state, and it calls one function at a time.
         self.controller.restore();
         let mut inner = self.inner.lock();
         inner.backoff = Backoff::default();
@@ -174,7 +174,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         self.await_work();
     }
 
-    /// Gives the device up, which the bus has lost.
+    /// Gives up the device, which the bus has lost.
     pub(crate) fn give_up(&self) {
         let mut inner = self.inner.lock();
         if let State::Paused = inner.state {
@@ -183,10 +183,10 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         }
     }
 
-    /// Ends the use of the device for good. `end_work` waits until [`Self::attend`] is not called any more.
+    /// Ends the use of the device. `end_work` waits until [`Self::attend`] is no longer called.
     ///
-    /// Clients may use the device until their `remove` returns. The work item watches it until then, so that no client
-    /// waits for a device that has died.
+    /// Clients may use the device until their `remove` returns. The work item monitors it until
+    /// then, so that no client waits for a dead device.
     pub(crate) fn unbind(&self, end_work: &dyn Fn()) {
         let mut inner = self.inner.lock();
         if let State::Up(life) = &inner.state {
@@ -200,13 +200,13 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
             drop(old);
             end_work();
             self.controller.stop(&session, ResetReason::Normal);
-            // The report has this phase already.
+            // The report has shown this phase since `Leaving`.
             let stopped = State::Stopped { _life: None };
             let old = core::mem::replace(&mut self.inner.lock().state, stopped);
             drop((old, session));
         } else {
             drop(inner);
-            // What the work does with it ends soon.
+            // With access revoked, a start by the work item fails soon.
             self.controller.revoke(false);
             end_work();
             let mut inner = self.inner.lock();
@@ -221,8 +221,8 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         self.controller.retire();
     }
 
-    /// Halts the device as the system shuts down. Programs keep it open. This waits for a reset that is under way, and for
-    /// nothing else.
+    /// Halts the device, as the system shuts down. Programs keep it open. Waits only for a reset in
+    /// progress.
     pub(crate) fn shutdown(&self) {
         let mut inner = self.inner.lock();
         let old = self.change(&mut inner, State::Stopped { _life: None });
@@ -233,7 +233,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         self.controller.revoke(true);
     }
 
-    /// Has the work item do what there is to do, and waits until it has, for a while at most.
+    /// Wakes the work item, and waits until no work is due, for at most [`BUS_TIMEOUT`].
     fn await_work(&self) {
         let deadline = Instant::<Monotonic>::now() + BUS_TIMEOUT;
         self.settled.reinit();
@@ -243,7 +243,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
             if left <= Delta::ZERO || !self.settled.wait_timeout(to_jiffies(left)) {
                 return;
             }
-            // It may have begun before there was anything to do.
+            // The work item may have begun before this work was due.
             let inner = self.inner.lock();
             let is_due =
                 matches!(inner.state, State::Resetting(at) if at - Instant::now() <= Delta::ZERO);
@@ -253,8 +253,8 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         }
     }
 
-    /// Drops a session of a device that was halted, and what is built upon it: from here on programs have nothing
-    /// of the device.
+    /// Drops the session of a halted device, and its service. Afterwards programs can't use any
+    /// resource of the device.
     fn end(&self, life: Life<'bound, S>) {
         if life.session.epoch().is_stopped() {
             self.controller.quarantine().release();
@@ -303,7 +303,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         }
     }
 
-    /// Counts and announces the end of a session.
+    /// Counts the end of a session, and reports it to userspace.
     fn note(&self, cause: Cause) {
         self.controller.statistics().count_reset(cause);
         self.report.set_last_reset(cause);
@@ -311,7 +311,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         report::announce(self.controller.pdev(), c"EFA_EVENT=reset", cause);
     }
 
-    /// Tries to reset the device if it is time to, and schedules the next look at it.
+    /// Restarts the device if that is due, and schedules the next health check or attempt.
     fn proceed(&self) {
         let waker = self.controller.waker();
         loop {
@@ -334,15 +334,15 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         }
     }
 
-    /// Takes the result of an attempt to bring the device back.
+    /// Handles the result of an attempt to restart the device.
     fn conclude(&self, result: Result<Life<'bound, S>>) {
         let cause = self.report.last_reset().unwrap_or(Cause::Requested);
         if result.is_err() {
-            // Whatever it has lost meanwhile, its last reset is too long ago.
+            // It may lose its state before the next attempt, which therefore needs a reset.
             self.controller.needs_reset();
         }
         let mut inner = self.inner.lock();
-        // The bus may have had it meanwhile, and may have given it back.
+        // The bus may have paused the device meanwhile, and may have restored it.
         let is_halted = |life: &Life<'bound, S>| life.session.epoch().is_halted();
         if !matches!(inner.state, State::Resetting(_)) || result.as_ref().is_ok_and(is_halted) {
             drop(inner);
@@ -376,7 +376,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         }
     }
 
-    /// Enters another state, and returns the one before.
+    /// Changes and reports the state. Returns the previous state.
     fn change(&self, inner: &mut Inner<'bound, S>, state: State<'bound, S>) -> State<'bound, S> {
         let phase = state.phase();
         self.report.set_phase(phase);
@@ -384,7 +384,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         core::mem::replace(&mut inner.state, state)
     }
 
-    /// Gives a device up, and logs how to retry.
+    /// Gives up the device, and logs how to retry.
     fn abandon(&self, cause: Cause, why: &str) {
         self.controller.isolate();
         report::announce(self.controller.pdev(), c"EFA_EVENT=failed", cause);

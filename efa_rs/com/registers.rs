@@ -47,16 +47,16 @@ use crate::{
 /// Bytes of BAR 0 that have registers: up to the end of [`Register::EqDb`].
 pub(crate) const REGISTERS_SIZE: usize = 0x6c;
 
-/// How long the device may take to answer a read unless it gives a hint, in microseconds. The
-/// value that Linux's C driver uses.
+/// Timeout of a read in microseconds, unless the device gives a hint. The same as in Linux's C
+/// driver.
 const READ_TIMEOUT_US: u32 = 50_000;
 
-/// The least and the most that a hint can have a read take, in microseconds. The former is what this
-/// driver allows anyway; with the latter a dead device holds its own removal up for a second or two.
+/// Bounds of the read timeout that a hint sets, in microseconds. The lower one is the default. With
+/// the upper one, a dead device delays its removal by a second or two.
 const MIN_READ_TIMEOUT_US: u32 = READ_TIMEOUT_US;
 const MAX_READ_TIMEOUT_US: u32 = 1_000_000;
 
-/// How long to sleep between looks at the answer.
+/// Interval at which the response is polled.
 const READ_POLL_INTERVAL: Delta = Delta::from_micros(10);
 
 /// The registers of a device.
@@ -104,7 +104,7 @@ impl<'bound> Registers<'bound> {
         )
     }
 
-    /// Tells the device where to answer reads. A reset makes it forget.
+    /// Writes the address for read responses to the device, which loses it during a reset.
     pub(super) fn announce_response(&self) {
         let address = self.reader.lock().response.dma_address();
 
@@ -112,7 +112,7 @@ impl<'bound> Registers<'bound> {
         self.write(Register::MmioRespLo, low(address));
     }
 
-    /// Sets how long a read may take, in milliseconds, within bounds; 0 leaves it as it is.
+    /// Sets the timeout of a read in milliseconds, clamped to its bounds; 0 leaves it unchanged.
     pub(super) fn set_read_timeout(&self, millis: u16) {
         if millis != 0 {
             let micros = u32::from(millis) * 1000;
@@ -123,8 +123,8 @@ impl<'bound> Registers<'bound> {
         }
     }
 
-    /// Writes a register. What was written to memory before is visible to the device first.
-    // The offset is checked when the call is compiled, for which it has to be inlined.
+    /// Writes a register. Earlier writes to memory become visible to the device first.
+    // Inlined, because the offset is checked at compile time.
     #[inline(always)]
     pub(crate) fn write(&self, register: Register, value: u32) {
         (&self.bar).write32(value, usize::from(register as u16));
@@ -148,7 +148,7 @@ impl<'bound> Registers<'bound> {
         reader.request_id = reader.request_id.wrapping_add(1);
         let request_id = reader.request_id;
 
-        // An id other than the one that is waited for.
+        // An id that differs from the expected one.
         let stale = ReadlessResponse {
             req_id: !request_id,
             ..ReadlessResponse::default()
@@ -195,13 +195,13 @@ impl<'bound> Registers<'bound> {
 /// Returns the upper 32 bits.
 #[inline]
 fn high(address: u64) -> u32 {
-    // CAST: The upper half is what is left.
+    // CAST: Only the upper half is left.
     (address >> 32) as u32
 }
 
 /// Returns the lower 32 bits.
 #[inline]
 fn low(address: u64) -> u32 {
-    // CAST: Cut off on purpose.
+    // CAST: Truncated on purpose.
     address as u32
 }

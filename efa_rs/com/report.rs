@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What others may see of a device at any time, a recovery that is under way included: a file in
+//! Reports of a device's state to userspace, which are available even during recovery: a file in
 //! debugfs, and uevents.
 
 use kernel::{
@@ -31,16 +31,16 @@ use super::{
 };
 use crate::sys;
 
-/// What is being done with a device, as others see it.
+/// The state of a device, as reported to userspace.
 #[derive(Clone, Copy)]
 pub(super) enum Phase {
     /// It is in use.
     Up,
-    /// It has failed, or the bus has it, and it is to be brought back.
+    /// It has failed, or the bus resets or suspends it, and will be restarted.
     Resetting,
     /// It was given up.
     Failed,
-    /// It is not used any more.
+    /// It is no longer used.
     Stopped,
 }
 
@@ -58,7 +58,7 @@ impl Phase {
     }
 }
 
-/// The state of a device.
+/// The reported state of a device.
 pub(super) struct Report {
     phase: Atomic<u32>,
     sessions: Atomic<u32>,
@@ -69,7 +69,7 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// Makes the report of a device that is up for the first time.
+    /// Creates the report of a device that is up for the first time.
     ///
     /// # Errors
     ///
@@ -86,37 +86,37 @@ impl Report {
         Ok(Arc::new(report, GFP_KERNEL)?)
     }
 
-    /// Notes what is being done.
+    /// Sets the phase.
     pub(super) fn set_phase(&self, phase: Phase) {
         self.phase.store(phase as u32, Relaxed);
     }
 
-    /// Notes that a session has started.
+    /// Counts a session that has started, and sets its number of event queues.
     pub(super) fn count_session(&self, event_queues: usize) {
         self.sessions.add(1, Relaxed);
         // CAST: There are fewer than 256 of them.
         self.event_queues.store(event_queues as u32, Relaxed);
     }
 
-    /// Notes how often it was tried to bring the device back since it last worked.
+    /// Sets the number of restart attempts since the device last worked.
     pub(super) fn set_attempts(&self, attempts: usize) {
-        // CAST: A handful.
+        // CAST: At most `backoff::ATTEMPTS`.
         self.attempts.store(attempts as u32, Relaxed);
     }
 
-    /// Notes why the device is reset.
+    /// Sets the cause of the reset in progress.
     pub(super) fn set_last_reset(&self, cause: Cause) {
         self.last_reset.set(cause);
     }
 
-    /// Returns why the device was last reset while it was in use.
+    /// Returns the cause of the last reset of the device in use.
     pub(super) fn last_reset(&self) -> Option<Cause> {
         self.last_reset.get()
     }
 
-    /// Writes a line for each fact.
+    /// Writes one line per value.
     fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // CAST: The place in a list of four.
+        // CAST: An index into a list of four.
         let phase = Phase::ALL.get(self.phase.load(Relaxed) as usize);
         let last_reset = self.last_reset();
 
@@ -133,14 +133,14 @@ impl Report {
     }
 }
 
-/// Announces an event of a device, and its cause, by a uevent of the PCI function.
+/// Sends a uevent of the PCI function with an event of the device and its cause.
 pub(super) fn announce(pdev: &pci::Device<Bound>, event: &CStr, cause: Cause) {
     if let Ok(reason) = CString::try_from_fmt(fmt!("EFA_REASON={}", cause.name())) {
         sys::pci::announce(pdev, &[event, &reason]);
     }
 }
 
-/// What the file shows.
+/// The content of the file.
 struct Shown(Arc<Report>);
 
 impl Writer for Shown {
@@ -155,7 +155,7 @@ pub(super) struct StateFile {
 }
 
 impl StateFile {
-    /// Makes the file of the device `name`. `None` if there is no debugfs or no memory: nothing depends on it.
+    /// Creates the file of the device `name`. Returns `None` without debugfs or memory.
     pub(super) fn new(name: &CStr, report: &Arc<Report>) -> Option<Self> {
         let dir = sys::debugfs::subdir(name)?;
         let shown = Ok::<_, Error>(Shown(report.clone()));

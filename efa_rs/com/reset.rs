@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Resetting the device, after which it uses no memory of the host.
+//! Reset of the device, which afterwards uses host memory only for responses of register reads.
 
 use kernel::{
     device::Device,
@@ -27,7 +27,7 @@ use crate::{
 /// The unit of [`Caps::reset_timeout`], in milliseconds.
 const RESET_TIMEOUT_UNIT_MS: i64 = 100;
 
-/// How long to sleep between looks at the state of a reset.
+/// Interval at which the state of a reset is polled.
 const RESET_POLL_INTERVAL: Delta = Delta::from_millis(1);
 
 /// Resets the device.
@@ -35,11 +35,11 @@ const RESET_POLL_INTERVAL: Delta = Delta::from_millis(1);
 /// # Errors
 ///
 /// - [`EINVAL`] if the device is not ready for a reset, or announces that a reset takes no time.
-/// - [`ETIME`] if a reset does not start or does not end in the time that the device has given.
-/// - [`ENODEV`] if the device reports a fatal error at its end.
+/// - [`ETIME`] if a reset does not start or end within the timeout that the device announces.
+/// - [`ENODEV`] if the device reports a fatal error after the reset.
 /// - Those of [`Registers::read`].
 pub(super) fn reset(dev: &Device, registers: &Registers<'_>, reason: ResetReason) -> Result {
-    // A reset by the bus, or power off, has made the device forget.
+    // A reset by the bus or a power loss has cleared the address.
     registers.announce_response();
     let status = DevSts::from_raw(registers.read(Register::DevSts)?);
     if !status.ready {
@@ -82,7 +82,7 @@ pub(super) fn reset(dev: &Device, registers: &Registers<'_>, reason: ResetReason
     Ok(())
 }
 
-/// Waits until a reset is, or is not, in progress, and returns the status.
+/// Waits until the status shows a reset as `in_progress` or not, and returns the status.
 fn wait_for(registers: &Registers<'_>, in_progress: bool, timeout: Delta) -> Result<DevSts> {
     read_poll_timeout(
         || Ok(DevSts::from_raw(registers.read(Register::DevSts)?)),

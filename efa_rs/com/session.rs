@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! One life of the device, from a reset to the next.
+//! A session: the use of the device between two resets.
 
 use kernel::{
     irq::ThreadedIrqReturn,
@@ -53,13 +53,12 @@ use crate::{
 /// The vector of the admin queue and of asynchronous events.
 const MANAGEMENT_VECTOR: u8 = 0;
 
-/// What the device and the driver have to do with each other until the next reset: queues, interrupts,
-/// attributes.
+/// State shared with the device between two resets: queues, interrupts and attributes.
 ///
-/// A session is [started](Self::start), and ends when the device is halted. A reference that is kept longer
-/// does no harm: commands fail, and memory was freed or is in quarantine.
+/// A session is [started](Self::start), and ends when the device is halted. References may outlive
+/// it: commands then fail, and memory was freed or is in quarantine.
 pub(crate) struct Session<'bound> {
-    // Dropped first, as the handlers use what is below.
+    // Dropped first, as the handlers use the fields below.
     management: irq::Registration<'bound>,
     event_queues: KVec<EventQueue<'bound>>,
     admin: Arc<AdminQueue<'bound>>,
@@ -72,7 +71,7 @@ pub(crate) struct Session<'bound> {
     device: Arc<BoundDevice<'bound>>,
 }
 
-/// Stops the device when dropped: a session that could not be started.
+/// An attempt to start a session. If it has failed, its drop stops the device.
 struct Attempt<'a, 'bound> {
     function: &'a mut Function<'bound>,
     epoch: Option<Arc<Epoch<'bound>>>,
@@ -87,13 +86,13 @@ impl Drop for Attempt<'_, '_> {
 }
 
 impl<'bound> Session<'bound> {
-    /// Starts a session with a device that was just reset, and speaks this version of the admin interface.
+    /// Starts a session with a device that was just reset and has admin interface `version`.
     ///
     /// # Errors
     ///
-    /// - [`ENODEV`] if the device is not ready, or has failed, or if the driver may not use the function.
-    /// - [`EOPNOTSUPP`] if the device lacks what the driver needs.
-    /// - [`EINVAL`] if an attribute of the device makes no sense.
+    /// - [`ENODEV`] if the device is not ready, has failed, or must not be used.
+    /// - [`EOPNOTSUPP`] if the device lacks a feature that the driver needs.
+    /// - [`EINVAL`] if an attribute of the device is invalid.
     /// - [`ENOSPC`] if there is no interrupt vector.
     /// - [`ETIME`] if the device does not answer.
     /// - [`ENOMEM`] if there is no memory.
@@ -113,7 +112,7 @@ impl<'bound> Session<'bound> {
         let admin = AdminQueue::new(dev, registers, version, caps, &epoch, &health, statistics)?;
         let aenq = Aenq::new(dev, registers, &epoch, &health, statistics)?;
 
-        // Dropped before the rings that the device has from here on, and after the interrupts.
+        // Dropped before the rings, which the device uses from here on, and after the interrupts.
         function.set_used();
         let mut attempt = Attempt {
             function,
@@ -138,7 +137,7 @@ impl<'bound> Session<'bound> {
         let ah_cache = AhCache::new(&admin)?;
 
         if attributes.takes_host_info() {
-            // Nothing depends on it.
+            // The driver works without it.
             let _ = host_info::send(device.pdev(), &admin, &epoch);
         }
         let session = Self {
@@ -158,7 +157,7 @@ impl<'bound> Session<'bound> {
         Ok(session)
     }
 
-    /// Returns the device from its binding on.
+    /// Returns the bound device.
     pub(crate) fn device(&self) -> &BoundDevice<'bound> {
         &self.device
     }
@@ -168,28 +167,28 @@ impl<'bound> Session<'bound> {
         &self.admin
     }
 
-    /// Returns the address handles that the device has.
+    /// Returns the cache of the device's address handles.
     pub(crate) fn ah_cache(&self) -> &AhCache<'bound> {
         &self.ah_cache
     }
 
-    /// Returns what the device can do.
+    /// Returns the attributes of the device.
     pub(crate) fn attributes(&self) -> &Attributes {
         &self.attributes
     }
 
-    /// Returns whether the device may use the memory of this session.
+    /// Returns the epoch, which states whether the device may use the memory of this session.
     pub(crate) fn epoch(&self) -> &Arc<Epoch<'bound>> {
         &self.epoch
     }
 
-    /// Returns where faults of the session are reported.
+    /// Returns the session's health, to report faults.
     #[cfg(kverbs)]
     pub(crate) fn health(&self) -> &Arc<Health> {
         &self.health
     }
 
-    /// Returns what takes memory back.
+    /// Returns the object that revokes memory from the device.
     pub(crate) fn reclaim(&self) -> &Arc<Reclaim<'bound>> {
         &self.reclaim
     }
@@ -199,17 +198,17 @@ impl<'bound> Session<'bound> {
         self.event_queues.get(comp_vector).map(EventQueue::target)
     }
 
-    /// Returns how many event queues there are.
+    /// Returns the number of event queues.
     pub(crate) fn event_queues(&self) -> usize {
         self.event_queues.len()
     }
 
-    /// Returns the fault that was reported, if any was, or that keep-alive events stay away.
+    /// Returns the reported fault, if any, or a fault because keep-alive events are missing.
     pub(super) fn fault(&self) -> Option<Cause> {
         if let Some(cause) = self.health.cause() {
             return Some(cause);
         }
-        // A device that never sent keep-alive events is not watched.
+        // A device that has sent no keep-alive events is not monitored by them.
         let hint = self.attributes.hints.driver_watchdog_timeout;
         let (silence, period) = self.aenq.keep_alive_silence()?;
         health::is_too_long(silence, period, hint).then_some(Cause::KeepAlive)
@@ -221,14 +220,14 @@ impl<'bound> Session<'bound> {
         self.health.cause().unwrap_or(cause)
     }
 
-    /// Wakes all clients that wait for completions if the device has to flush some.
+    /// Wakes all clients that wait for completions if the device has to flush work requests.
     pub(super) fn check_flush(&self) {
         if self.health.take_flush() {
             self.wake_waiters();
         }
     }
 
-    /// Ends all commands and events. The device still has to be stopped.
+    /// Aborts all commands and disables the interrupts. The device still has to be stopped.
     pub(super) fn close(&self) {
         self.admin.close();
         self.management.disable();
@@ -237,7 +236,7 @@ impl<'bound> Session<'bound> {
         }
     }
 
-    /// Wakes all clients in the kernel that wait for completions, to poll those that the device does not report.
+    /// Wakes all kernel clients that wait for completions, to poll those without an event.
     pub(super) fn wake_waiters(&self) {
         for queue in &self.event_queues {
             queue.target().subscribers.wake();
@@ -249,7 +248,7 @@ impl<'bound> Session<'bound> {
 ///
 /// # Errors
 ///
-/// - [`ENODEV`] if it is not, or has failed.
+/// - [`ENODEV`] if it is not ready, or has failed.
 /// - Those of [`Registers::read`](super::registers::Registers::read).
 fn check_status(device: &BoundDevice<'_>) -> Result {
     let status = DevSts::from_raw(device.registers().read(Register::DevSts)?);
@@ -293,7 +292,7 @@ fn request_management<'bound>(
     })
 }
 
-/// Allocates a vector for management and one for each CPU, or as many as there are.
+/// Allocates a vector for management and one per online CPU, or fewer if not all are available.
 fn allocate_vectors<'bound>(device: &BoundDevice<'bound>) -> Result<irq::Vectors<'bound>> {
     let wanted = sys::system::online_cpus().saturating_add(1);
     let types = IrqTypes::default().with(IrqType::MsiX);
@@ -307,7 +306,7 @@ fn allocate_vectors<'bound>(device: &BoundDevice<'bound>) -> Result<irq::Vectors
     Ok(Arc::new(vectors, GFP_KERNEL)?)
 }
 
-/// Reads the attributes, follows what the device advises, and has it report events.
+/// Reads the attributes, applies the device's hints, and enables asynchronous events.
 ///
 /// # Errors
 ///
@@ -324,7 +323,7 @@ fn read_attributes<'bound>(
     Ok(attributes)
 }
 
-/// Creates event queues, one for each vector that is left, as many as the device has.
+/// Creates an event queue for each remaining vector, up to the limit of the device.
 fn create_event_queues<'bound>(
     parts: &event_queue::Parts<'_, 'bound>,
     attributes: &Attributes,
@@ -342,7 +341,7 @@ fn create_event_queues<'bound>(
     Ok(queues)
 }
 
-/// What an interrupt of the management vector needs.
+/// The handler of the management interrupt.
 struct ManagementHandler<'bound> {
     admin: Arc<AdminQueue<'bound>>,
     aenq: Arc<Aenq<'bound>>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What is counted of a device from its binding on, over all its sessions.
+//! Counters of a device since it was bound, over all sessions.
 
 use kernel::sync::atomic::{
     Atomic,
@@ -9,7 +9,7 @@ use kernel::sync::atomic::{
 
 use super::health::Cause;
 
-/// A count that only grows. Any context may add to it.
+/// A counter that only grows. Any context may add to it.
 pub(crate) struct Counter(Atomic<u64>);
 
 impl Default for Counter {
@@ -25,7 +25,7 @@ impl Counter {
         self.add(1);
     }
 
-    /// Adds some.
+    /// Adds `count`.
     #[inline]
     pub(super) fn add(&self, count: u64) {
         self.0.add(count, Relaxed);
@@ -38,16 +38,16 @@ impl Counter {
     }
 }
 
-/// Counts. Those of commands and events have the names of the C driver's counters.
+/// The counters. Those of commands and events have the names of the C driver's counters.
 #[derive(Default)]
 pub(crate) struct Statistics {
-    /// Commands given to the device.
+    /// Commands submitted to the device.
     pub(crate) submitted_cmds: Counter,
     /// Commands that the device completed.
     pub(crate) completed_cmds: Counter,
-    /// Commands that failed for whatever reason.
+    /// Commands that failed for any reason.
     pub(crate) cmds_err: Counter,
-    /// Commands whose completion or whose interrupt did not come in time.
+    /// Commands whose completion or interrupt was not received in time.
     pub(crate) no_completion_cmds: Counter,
     /// Keep-alive events.
     pub(crate) keep_alive_rcvd: Counter,
@@ -55,9 +55,9 @@ pub(crate) struct Statistics {
     pub(super) abandoned_cmds: Counter,
     /// Pieces of memory that were put into quarantine.
     pub(super) quarantined: Counter,
-    /// Pieces of memory that have left it.
+    /// Pieces of memory that were released from quarantine.
     pub(super) released: Counter,
-    /// Resets of the device in use, by the place of their cause in [`Cause::ALL`].
+    /// Resets of the device in use, by the index of their cause in [`Cause::ALL`].
     resets: [Counter; Cause::ALL.len()],
 }
 
@@ -69,24 +69,24 @@ impl Statistics {
         }
     }
 
-    /// Returns how many resets there were for this cause.
+    /// Returns the number of resets for this cause.
     pub(crate) fn resets(&self, cause: Cause) -> u64 {
         self.resets.get(cause as usize).map_or(0, Counter::get)
     }
 
-    /// Returns how many resets there were.
+    /// Returns the number of all resets.
     pub(crate) fn all_resets(&self) -> u64 {
         self.resets.iter().map(Counter::get).sum()
     }
 
-    /// Returns how many commands the device has not answered.
+    /// Returns the number of commands in flight.
     pub(super) fn in_flight(&self) -> u64 {
-        // What has ended is read first, so that there is not more of it.
+        // The ended commands are read first, so that they do not exceed the submitted ones.
         let ended = self.completed_cmds.get() + self.abandoned_cmds.get();
         self.submitted_cmds.get().saturating_sub(ended)
     }
 
-    /// Returns how many pieces of memory are in quarantine.
+    /// Returns the number of pieces of memory in quarantine.
     pub(super) fn in_quarantine(&self) -> u64 {
         let released = self.released.get();
         self.quarantined.get().saturating_sub(released)

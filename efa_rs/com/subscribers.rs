@@ -32,7 +32,7 @@ pub(crate) struct Subscribers {
 }
 
 impl Subscribers {
-    /// Makes an empty set.
+    /// Creates an empty set.
     pub(super) fn new() -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
@@ -42,8 +42,8 @@ impl Subscribers {
         )
     }
 
-    /// Has `handler` called for completions in the queue with number `cqn`. It replaces that of a queue with this number
-    /// that is being destroyed.
+    /// Registers `handler` for completions in the queue with number `cqn`. It replaces the handler
+    /// of a queue with this number that is being destroyed.
     ///
     /// # Errors
     ///
@@ -56,7 +56,7 @@ impl Subscribers {
         let place = place_of(&handler);
         let node = RBTreeNode::new(cqn, handler, GFP_KERNEL)?;
 
-        // The one before is dropped with no lock held.
+        // The replaced handler is dropped with no lock held.
         let before = self.handlers.lock().insert(node);
         drop(before);
         Ok(Subscription {
@@ -73,7 +73,7 @@ impl Subscribers {
         }
     }
 
-    /// Tells the handler of a queue, and returns whether there is one.
+    /// Calls the handler of a queue, and returns whether there is one.
     pub(super) fn notify(&self, cqn: u16) -> bool {
         let handlers = self.handlers.lock();
         let handler = handlers.get(&cqn);
@@ -84,15 +84,15 @@ impl Subscribers {
     }
 }
 
-/// The subscription of a handler; when this is dropped it is not called any more.
+/// The subscription of a handler. Drop unregisters the handler.
 pub(crate) struct Subscription {
     subscribers: Arc<Subscribers>,
     cqn: u16,
-    /// Where the handler is: another queue may get the number before this is dropped.
+    /// Address of the handler, as another queue may get the number before this is dropped.
     place: usize,
 }
 
-/// Returns where a handler is in memory.
+/// Returns the address of a handler.
 fn place_of(handler: &Arc<dyn CompletionHandler>) -> usize {
     Arc::as_ptr(handler).cast::<()>().addr()
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The rings of a completion queue, in memory.
+//! The rings of a completion queue, in host memory.
 
 use kernel::{
     prelude::*,
@@ -22,28 +22,28 @@ use crate::{
     sys::dma::Entries,
 };
 
-/// The rings of a completion queue, its *sub-queues*, and how far they are consumed.
+/// The rings of a completion queue, its *sub-queues*, with their consumer counters.
 pub(crate) struct CompletionRings<'bound> {
     entries: Arc<Entries<'bound, { Cdesc::SIZE }>>,
-    /// Entries of each ring, a power of two, less one.
+    /// Number of entries per ring, a power of two, minus one.
     mask: u32,
     rings: KVec<Ring>,
-    /// The ring to look at next.
+    /// Index of the ring to poll next.
     next: usize,
-    /// Completions consumed of all rings.
+    /// Number of completions consumed from all rings, modulo 2^16.
     total: u16,
 }
 
 /// A ring.
 struct Ring {
-    /// Its first entry, a multiple of the depth.
+    /// Index of its first entry, a multiple of the depth.
     first: u32,
-    /// Consumer counter: completions ever consumed. Their entry and phase follow from it.
+    /// Consumer counter: completions consumed so far. It determines the next entry and its phase.
     cc: u64,
 }
 
 impl Ring {
-    /// Returns the entry of the completion at a position, if the device has written it. `mask` has the bits of the depth.
+    /// Returns the entry of a position if the device has written it. `mask` is the depth minus one.
     #[inline]
     fn pending(
         &self,
@@ -54,7 +54,7 @@ impl Ring {
         // CAST: The mask leaves fewer bits.
         let entry = self.first | position as u32 & mask;
         let flags = CdescFlags::from_raw(entries.read_byte::<CDESC_FLAGS_OFFSET>(entry));
-        // Changes with each round, of which the first has a 1.
+        // The phase toggles with each pass over the ring, and is 1 in the first.
         let expected = position & (u64::from(mask) + 1) == 0;
         (flags.phase == expected).then_some(entry)
     }
@@ -62,19 +62,19 @@ impl Ring {
 
 /// A completion that the device has written.
 pub(crate) struct Completion {
-    /// As the device has written it.
+    /// Its bytes as the device has written them.
     pub(crate) bytes: [u8; Cdesc::SIZE],
-    /// Its ring.
+    /// Index of its ring.
     ring: usize,
-    /// How many completions came before it in its ring.
+    /// Number of completions before it in its ring.
     position: u64,
 }
 
-/// A point of time: how many completions the device had written to each ring.
+/// A point in time: the number of completions that the device had written to each ring.
 pub(crate) struct Mark(KVec<u64>);
 
 impl Mark {
-    /// Returns whether the device has written a completion since then.
+    /// Returns whether the device has written a completion after this point.
     #[inline]
     pub(crate) fn is_before(&self, completion: &Completion) -> bool {
         let position = self.0.get(completion.ring);
@@ -83,14 +83,14 @@ impl Mark {
 }
 
 impl<'bound> CompletionRings<'bound> {
-    /// Returns how many entries `count` rings take of `depth` entries each: as many as [`Self::new`] wants.
+    /// Returns the number of entries that [`Self::new`] needs for `count` rings of `depth` entries.
     pub(crate) fn entries(count: u16, depth: u32) -> Option<u32> {
         u32::from(count)
             .checked_mul(depth)
             .and_then(u32::checked_next_power_of_two)
     }
 
-    /// Takes `count` empty rings of `depth` entries each, a power of two.
+    /// Creates `count` empty rings of `depth` entries each, a power of two.
     ///
     /// # Errors
     ///
@@ -119,7 +119,7 @@ impl<'bound> CompletionRings<'bound> {
         })
     }
 
-    /// Passes over to the next ring, so that none waits for the others.
+    /// Advances to the next ring, so that each ring gets its turn.
     #[inline]
     pub(crate) fn pass_over(&mut self) {
         self.next = self.next.wrapping_add(1);
@@ -128,7 +128,7 @@ impl<'bound> CompletionRings<'bound> {
         }
     }
 
-    /// Takes the next completion of a ring, and passes over to others if it has none.
+    /// Removes the next completion of a ring, and advances to other rings if it has none.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<Completion> {
         for _ in 0..self.rings.len() {
@@ -157,12 +157,12 @@ impl<'bound> CompletionRings<'bound> {
         rings.any(|ring| ring.pending(&self.entries, self.mask, ring.cc).is_some())
     }
 
-    /// Returns how many completions were ever consumed, modulo 2^16.
+    /// Returns the number of completions consumed, modulo 2^16.
     pub(crate) fn total(&self) -> u16 {
         self.total
     }
 
-    /// Allocates a mark, which is to be set.
+    /// Allocates a mark for `count` rings, without a meaning before [`Self::set_mark`].
     ///
     /// # Errors
     ///
@@ -171,10 +171,10 @@ impl<'bound> CompletionRings<'bound> {
         Ok(Mark(KVec::from_elem(0, count.into(), GFP_KERNEL)?))
     }
 
-    /// Sets a mark to now. Takes a number of steps that grows with the logarithm of the depth.
+    /// Sets a mark to the current time, in a number of steps logarithmic in the depth.
     pub(crate) fn set_mark(&self, mark: &mut Mark) {
         for (ring, end) in self.rings.iter().zip(mark.0.iter_mut()) {
-            // The device has written those before `low`, and not those from `high` on.
+            // The device has written the completions before `low`, but not those from `high` on.
             let (mut low, mut high) = (ring.cc, ring.cc + u64::from(self.mask) + 1);
             while low < high {
                 let middle = low + (high - low) / 2;

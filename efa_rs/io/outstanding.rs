@@ -23,43 +23,43 @@ use crate::sys::{
     },
 };
 
-/// A work request that the device was given.
+/// Label of a work request that was posted to the device.
 const POSTED: Label = Label::A;
-/// A work request that the driver completes.
+/// Label of a work request that the driver itself completes as flushed.
 const CLOSED: Label = Label::B;
 
-/// What the task that posts to a queue has of the work requests that have not completed.
+/// The posting side of a queue's outstanding work requests.
 ///
-/// The device gets the index of a work request, and its completions, which come in any order, have it.
-/// Free indices pass from the task that polls to the one that posts through a ring, of which each side writes one end only.
+/// The device is given the index of a work request and returns it in the completion, in any order.
+/// The polling side returns free indices through a ring, of which each side writes only one end.
 ///
-/// A queue that was [closed](Self::close) takes work requests, too, which the device is not given. They complete
-/// in their order, and after all that the device was given.
+/// A queue that was [closed](Self::close) still accepts work requests, but they are not posted to
+/// the device. They complete in order, after all posted ones.
 pub(crate) struct PostSide<T> {
     slots: Producer<T>,
     shared: Arc<Shared>,
 }
 
-/// What the task that polls has of them.
+/// The polling side of a queue's outstanding work requests.
 pub(crate) struct PollSide<T> {
     slots: Consumer<T>,
     shared: Arc<Shared>,
-    /// The slot from which to look for work requests of a device that was halted.
+    /// The slot where the search for work requests of a halted device continues.
     cursor: u32,
 }
 
-/// What both have.
+/// State shared by both sides.
 struct Shared {
     /// The ring of free indices: those from `taken` to `returned` are free.
     free: KVec<AtomicU32>,
-    /// Indices ever taken from the ring; written by the task that posts.
+    /// Number of indices taken from the ring; written by the posting side.
     taken: AtomicU32,
-    /// Indices ever returned to it; written by the task that polls.
+    /// Number of indices returned to the ring; written by the polling side.
     returned: AtomicU32,
-    /// What `taken` was when the queue was closed.
+    /// Value of `taken` when the queue was closed.
     closed_at: AtomicU32,
     is_closed: AtomicBool,
-    /// Most work requests at a time.
+    /// Limit on outstanding work requests.
     count: u32,
     mask: u32,
 }
@@ -69,23 +69,23 @@ struct Shared {
 pub(crate) struct WrIndex(u16);
 
 impl WrIndex {
-    /// Returns what the device gets.
+    /// Returns the request id for the device.
     pub(crate) fn as_raw(self) -> u16 {
         self.0
     }
 }
 
-/// Makes room for `count` work requests of a queue.
+/// Creates both sides of a queue with at most `count` outstanding work requests.
 ///
 /// # Errors
 ///
-/// - [`EINVAL`] if that is none, or more than indices have bits for.
+/// - [`EINVAL`] if `count` is 0, or exceeds the number of 16-bit indices.
 /// - [`ENOMEM`] if there is no memory.
 pub(crate) fn new<T: Send>(count: u32) -> Result<(PostSide<T>, PollSide<T>)> {
     if count == 0 || count > u32::from(u16::MAX) + 1 {
         return Err(EINVAL);
     }
-    // Places in the ring of free indices, which wraps: those above `count` are used for indices below.
+    // Number of entries in the ring of free indices. Those above `count` get returned indices.
     let places = count.next_power_of_two();
     // CAST: `usize` has 64 bits on every architecture that has EFA.
     let (producer, consumer) = spsc::slots(places as usize)?;
@@ -118,7 +118,7 @@ pub(crate) fn new<T: Send>(count: u32) -> Result<(PostSide<T>, PollSide<T>)> {
 }
 
 impl Shared {
-    /// Returns the place of the ring at a counter.
+    /// Returns the entry of the ring at a counter.
     #[inline]
     fn place(&self, counter: u32) -> Option<&AtomicU32> {
         // CAST: `usize` has 64 bits on every architecture that has EFA.
@@ -142,11 +142,11 @@ impl<T: Send> Room<'_, T> {
     /// Returns the index that the work request will have.
     #[inline]
     pub(crate) fn index(&self) -> WrIndex {
-        // CAST: There are as many as indices have bits for.
+        // CAST: Indices have 16 bits.
         WrIndex(self.index as u16)
     }
 
-    /// Adds the work request, which the caller gives to the device unless the queue is closed.
+    /// Adds the work request. The caller posts it to the device unless the queue is closed.
     #[inline]
     pub(crate) fn put(self, request: T) {
         let Self {
@@ -156,7 +156,7 @@ impl<T: Send> Room<'_, T> {
         } = self;
         queue.shared.taken.store(taken.wrapping_add(1), Relaxed);
         let label = if queue.is_closed() { CLOSED } else { POSTED };
-        // The index was free, so the slot is.
+        // The index was free, so the slot is empty.
         let _ = queue.slots.put(index as usize, label, request);
     }
 }
@@ -166,7 +166,7 @@ impl<T: Send> PostSide<T> {
     #[inline]
     pub(crate) fn room(&mut self) -> Option<Room<'_, T>> {
         let taken = self.shared.taken.load(Relaxed);
-        // The index was written before `returned` was.
+        // The polling side writes the index before `returned`.
         if taken == self.shared.returned.load(Acquire) {
             return None;
         }
@@ -178,7 +178,7 @@ impl<T: Send> PostSide<T> {
         })
     }
 
-    /// Closes the queue: the device is given nothing of what is added from now on.
+    /// Closes the queue: work requests that are added later are not posted to the device.
     pub(crate) fn close(&mut self) {
         let Shared {
             taken,
@@ -200,7 +200,7 @@ impl<T: Send> PostSide<T> {
 }
 
 impl<T: Send> PollSide<T> {
-    /// Forgets all work requests, and opens the queue, of which `_posts` is the other side.
+    /// Discards all work requests and reopens the queue, of which `_posts` is the other side.
     pub(crate) fn reset(&mut self, _posts: &mut PostSide<T>) {
         let shared = self.shared.clone();
         if shared.taken.load(Relaxed) == 0 && !shared.is_closed() {
@@ -209,7 +209,7 @@ impl<T: Send> PollSide<T> {
         for (index, free) in shared.free.iter().enumerate() {
             drop(self.slots.take(index, POSTED));
             drop(self.slots.take(index, CLOSED));
-            // CAST: There are as many as indices have bits for.
+            // CAST: Indices have 16 bits.
             free.store(index as u32, Relaxed);
         }
         shared.taken.store(0, Relaxed);
@@ -217,7 +217,7 @@ impl<T: Send> PollSide<T> {
         shared.is_closed.store(false, Release);
     }
 
-    /// Removes a work request that the device was given; nothing if there is none with this index.
+    /// Removes the posted work request with this index, if there is one.
     #[inline]
     pub(crate) fn remove(&mut self, index: u16) -> Option<T> {
         self.take(index.into(), POSTED)
@@ -236,9 +236,9 @@ impl<T: Send> PollSide<T> {
         Some(request)
     }
 
-    /// Removes any work request that the device was given, and will not complete.
+    /// Removes one posted work request that the device will not complete.
     ///
-    /// All calls together look at each slot a few times at most.
+    /// All calls together visit each slot at most a few times.
     pub(crate) fn remove_posted(&mut self) -> Option<T> {
         if !self.has_posted() {
             return None;
@@ -254,13 +254,13 @@ impl<T: Send> PollSide<T> {
         None
     }
 
-    /// Removes the next work request of a closed queue, once all that the device was given is removed.
+    /// Removes the next unposted work request of a closed queue, once all posted ones are removed.
     pub(crate) fn remove_closed(&mut self) -> Option<T> {
         if !self.has_closed() {
             return None;
         }
-        // All that the device was given has been removed. From then on these are, in their order. So the ring still has
-        // their indices.
+        // All posted work requests were removed. Since then, unposted ones are removed in order, so
+        // that the ring still contains their indices.
         let next = self
             .shared
             .returned
@@ -270,7 +270,7 @@ impl<T: Send> PollSide<T> {
         self.take(index, CLOSED)
     }
 
-    /// Returns whether the device has work requests that are not removed.
+    /// Returns whether there are posted work requests that were not removed.
     pub(crate) fn has_posted(&self) -> bool {
         let shared = &self.shared;
         let given = if shared.is_closed() {
@@ -278,7 +278,7 @@ impl<T: Send> PollSide<T> {
         } else {
             shared.taken.load(Acquire)
         };
-        // The number of those that were removed is `returned - count`. It may include some that the device was not given.
+        // The number of removed work requests is `returned - count`. It may include unposted ones.
         let left = given
             .wrapping_add(shared.count)
             .wrapping_sub(shared.returned.load(Acquire));
@@ -286,12 +286,12 @@ impl<T: Send> PollSide<T> {
         (left as i32) > 0
     }
 
-    /// Returns whether [`Self::remove_closed`] has something to remove.
+    /// Returns whether [`Self::remove_closed`] has a work request to remove.
     pub(crate) fn has_closed(&self) -> bool {
         self.shared.is_closed() && !self.has_posted() && !self.is_empty()
     }
 
-    /// Returns whether there are none.
+    /// Returns whether there are no outstanding work requests.
     pub(crate) fn is_empty(&self) -> bool {
         let shared = &self.shared;
         shared

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The ring of a receive queue, in memory.
+//! The ring of a receive queue, in host memory.
 
 use kernel::sync::Arc;
 
@@ -26,18 +26,18 @@ pub(crate) struct Buffer {
     pub(crate) lkey: u32,
 }
 
-/// The ring of a receive queue, and how far it is filled.
+/// The ring of a receive queue, with its producer counter.
 pub(crate) struct RecvRing<'bound> {
     entries: Arc<Entries<'bound, { RxDesc::SIZE }>>,
     doorbell: Doorbell<'bound>,
-    /// Producer counter: descriptors ever written.
+    /// Producer counter: number of descriptors written.
     pc: u32,
-    /// What `pc` was when the doorbell was last rung.
+    /// Value of `pc` when the doorbell was last rung.
     doorbell_pc: u32,
 }
 
 impl<'bound> RecvRing<'bound> {
-    /// Takes an empty ring.
+    /// Creates an empty ring.
     pub(crate) fn new(
         entries: Arc<Entries<'bound, { RxDesc::SIZE }>>,
         doorbell: Doorbell<'bound>,
@@ -56,9 +56,9 @@ impl<'bound> RecvRing<'bound> {
         self.doorbell_pc = 0;
     }
 
-    /// Writes a work request of these buffers, or of an empty one if there are none.
+    /// Writes a work request with these buffers, or with one empty buffer if there are none.
     ///
-    /// The caller has an index for it, so that it has as many descriptors as a work request can have buffers.
+    /// The caller has allocated its index, so that there is a descriptor for each buffer.
     #[inline]
     pub(crate) fn push(&mut self, index: WrIndex, buffers: impl ExactSizeIterator<Item = Buffer>) {
         let count = buffers.len();

@@ -16,38 +16,38 @@ use crate::{
     },
 };
 
-/// The most bytes behind the first descriptor of a work request.
+/// Maximum number of bytes after the first descriptor of a work request.
 const MAX_BODY: usize = MAX_WQE_SIZE - TxMetaDesc::SIZE;
 
-/// Bytes of zeroes that are written at once.
+/// Number of zero bytes that are written at once.
 const PART: usize = TxBufDesc::SIZE;
 
-/// The ring of a send queue, and how far it is filled.
+/// The ring of a send queue, with its producer counter.
 pub(crate) struct SendRing<'bound> {
     slots: Slots<'bound>,
     doorbell: Doorbell<'bound>,
-    /// Producer counter: work requests ever written. Their slot and phase follow from it.
+    /// Producer counter: work requests written so far. It determines the next slot and its phase.
     pc: u32,
-    /// What `pc` was when the doorbell was last rung.
+    /// Value of `pc` when the doorbell was last rung.
     doorbell_pc: u32,
-    /// Most work requests for one ring of the doorbell.
+    /// Limit on work requests per doorbell write.
     max_batch: u32,
 }
 
 /// A work request that is being written.
 pub(crate) struct Wqe<'r> {
-    /// Where the first descriptor is.
+    /// Space of the first descriptor.
     head: Slot<'r>,
-    /// What is behind it.
+    /// Space after the first descriptor.
     pub(crate) body: Slot<'r>,
     phase: bool,
 }
 
 impl Wqe<'_> {
-    /// Writes the first descriptor, whose framing is added here, and zeroes where nothing was written.
+    /// Writes zeroes to the rest of the body, and then the first descriptor with its framing bits.
     #[inline(always)]
     pub(crate) fn finish(mut self, mut meta: TxMetaDesc) {
-        // A loop of so many rounds at most is unrolled.
+        // The compiler unrolls the loop, as its bound is constant.
         for _ in 0..MAX_BODY / PART {
             if self.body.write(&[0; PART]).is_none() {
                 break;
@@ -60,13 +60,13 @@ impl Wqe<'_> {
             last: true,
             comp_req: true,
         };
-        // It has this size.
+        // The slot has exactly this size.
         let _ = self.head.write(&meta.encode());
     }
 }
 
 impl<'bound> SendRing<'bound> {
-    /// Takes an empty ring. The doorbell is rung for at most `max_batch` work requests at a time, at least one.
+    /// Creates an empty ring. `max_batch` limits the work requests per doorbell write; 0 means 1.
     pub(crate) fn new(slots: Slots<'bound>, doorbell: Doorbell<'bound>, max_batch: u32) -> Self {
         Self {
             slots,
@@ -83,12 +83,12 @@ impl<'bound> SendRing<'bound> {
         self.doorbell_pc = 0;
     }
 
-    /// Returns the next work request, which is to be written. The device does not look at it before [`Self::push`].
+    /// Returns the next work request for writing. The device reads it only after [`Self::push`].
     ///
-    /// The caller has an index for it, so that it has a slot.
+    /// The caller has allocated its index, so that there is a slot.
     #[inline]
     pub(crate) fn next(&mut self) -> Option<Wqe<'_>> {
-        // Changes with each round.
+        // The phase toggles with each pass over the ring.
         let phase = self.pc & self.slots.count() != 0;
         let mut body = self.slots.slot(self.pc);
         Some(Wqe {
@@ -98,7 +98,7 @@ impl<'bound> SendRing<'bound> {
         })
     }
 
-    /// Adds the next work request, which was written.
+    /// Adds the written work request. Rings the doorbell if the batch is full.
     #[inline]
     pub(crate) fn push(&mut self) {
         self.pc = self.pc.wrapping_add(1);

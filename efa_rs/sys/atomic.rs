@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Numbers that tasks share, which are read and written by instructions in place.
+//! Atomic values whose accesses are inlined.
 //!
-//! To be replaced by [`kernel::sync::atomic`] once that is inlined. So far each access of it calls a C function,
-//! which costs too much where work requests are posted. Only loads and stores are for here, and only of
-//! what no C code accesses: these mean the same in the kernel's memory model and in the language's.
+//! To be replaced by [`kernel::sync::atomic`] once that is inlined. Until then each access calls a
+//! C function, which is too slow for the data path. Only loads and stores are allowed, of values
+//! that no C code accesses: the memory models of the kernel and of Rust agree on them.
 
 pub(crate) use core::sync::atomic::{
     AtomicBool,
@@ -18,11 +18,11 @@ pub(crate) use core::sync::atomic::{
     }, //
 };
 
-/// A value that tasks share by an agreement of their own. Its interface is that of loom's, which takes its place in tests.
+/// A value whose users synchronize accesses. In tests, loom's type of this interface replaces it.
 pub(crate) struct UnsafeCell<T>(core::cell::UnsafeCell<T>);
 
 impl<T> UnsafeCell<T> {
-    /// Makes a cell of a value.
+    /// Creates a cell with a value.
     pub(crate) const fn new(value: T) -> Self {
         Self(core::cell::UnsafeCell::new(value))
     }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Values that end with the binding of a device, even if safe code leaks their owner.
+//! Values that are dropped with the binding of a device, even if safe code leaks their owner.
 //!
-//! In the kernel crate, what must not outlive a binding is made by `unsafe` functions, whose callers
-//! promise not to leak it ([`kernel::irq::Registration`], `kernel::fwctl::Registration`). Here the
-//! device's own list of resources is the second owner, so that no such promise is needed. The owner cannot reach the
-//! value, so that it may exist longer. To be replaced by [`kernel::devres::Devres`] once it can hold what borrows from
-//! the binding.
+//! In the kernel crate, values that must not outlive a binding are created by `unsafe` functions,
+//! whose callers promise not to leak them ([`kernel::irq::Registration`],
+//! `kernel::fwctl::Registration`). Here the device's list of resources is a second owner, so that
+//! no promise is needed. The owner can't access the value, so that it may outlive it. To be
+//! replaced by [`kernel::devres::Devres`] once it can hold values that borrow from the binding.
 
 use core::{
     marker::PhantomData,
@@ -28,13 +28,13 @@ use kernel::{
 
 use super::device::as_raw;
 
-/// The right to attach what is valid for `'data` to a bound device.
+/// The right to attach values that are valid for `'data` to a bound device.
 ///
-/// `'data` is invariant: what lives shorter than the binding can't be attached to it.
+/// `'data` is invariant: values that live shorter than the binding can't be attached to it.
 ///
 /// # Invariants
 ///
-/// What is valid for `'data` is so until the resources of `dev` have been released.
+/// Values that are valid for `'data` stay valid until the resources of `dev` have been released.
 pub(crate) struct Attachment<'a, 'data> {
     dev: &'a Device<Bound>,
     data: PhantomData<fn(&'data ()) -> &'data ()>,
@@ -52,10 +52,10 @@ impl Copy for Attachment<'_, '_> {}
 pub(crate) type Binding<'bound> = Attachment<'bound, 'bound>;
 
 impl<'a> Attachment<'a, 'static> {
-    /// Allows to attach what borrows nothing to a device of the faux bus.
+    /// Allows attaching values that borrow nothing to a device of the faux bus.
     ///
-    /// Only the drop of the registration, which is code of the same module, releases the resources of this device. A device
-    /// of another bus may be unbound after the module is gone.
+    /// Only the drop of the registration, which is code of the same module, releases the resources
+    /// of this device. A device of another bus may be unbound after the module is gone.
     #[allow(
         dead_code,
         reason = "for drivers whose device is not of a bus, see samples/"
@@ -70,11 +70,11 @@ impl<'a> Attachment<'a, 'static> {
 }
 
 impl<'a, 'data> Attachment<'a, 'data> {
-    /// Allows to attach what is valid for `'data`.
+    /// Allows attaching values that are valid for `'data`.
     ///
     /// # Safety
     ///
-    /// What is valid for `'data` must be so until the resources of `dev` have been released.
+    /// Values that are valid for `'data` must stay valid until the resources of `dev` are released.
     pub(super) unsafe fn new(dev: &'a Device<Bound>) -> Self {
         // INVARIANT: The caller guarantees it.
         Self {
@@ -89,15 +89,15 @@ impl<'a, 'data> Attachment<'a, 'data> {
     }
 }
 
-/// What releases a value.
+/// A function that releases a value.
 type Release = unsafe extern "C" fn(*mut c_void);
 
-/// The owner of a value that is attached to a device. The value is dropped with this owner, or when the device is unbound,
-/// whichever is first.
+/// The owner of a value that is attached to a device. The value is dropped with this owner, or when
+/// the device is unbound, whichever is first.
 ///
 /// # Invariants
 ///
-/// `value` is what `release` can be called with once. The device has both as an action, or has run it.
+/// `release` can be called once with `value`. The device has both as an action, or has run it.
 pub(crate) struct Attached<'a> {
     dev: &'a Device<Bound>,
     release: Release,
@@ -122,12 +122,12 @@ impl<'a> Attached<'a> {
         value: impl PinInit<T, Error>,
     ) -> Result<Self> {
         let value = KBox::pin_init(value, GFP_KERNEL)?.into_foreign();
-        // Of one function there may be several copies, with an address each.
+        // Taken once, as the function may have several copies with different addresses.
         let release: Release = release::<T>;
 
-        // SAFETY: The device is valid, and runs the action once, with what `into_foreign` returned. By
-        // the invariant of `host` the value is valid until the device's resources are released, which
-        // runs the action at the latest. If the action can't be added, it runs at once.
+        // SAFETY: The device is valid, and runs the action once, with the result of `into_foreign`.
+        // By the invariant of `host` the value is valid until the device's resources are released,
+        // which runs the action at the latest. If the action can't be added, it runs at once.
         to_result(unsafe {
             bindings::devm_add_action_or_reset(as_raw(host.dev), Some(release), value)
         })?;
@@ -153,13 +153,13 @@ impl<'a> Attached<'a> {
 impl Drop for Attached<'_> {
     fn drop(&mut self) {
         let value = self.value.as_ptr();
-        // SAFETY: The device is valid. It does not have the action if it has run it, which happens before this drop if
-        // another value was leaked that has this owner.
+        // SAFETY: The device is valid. The removal fails if the device has run the action, which it
+        // does first if this owner is in a leaked value.
         let error = unsafe {
             bindings::devm_remove_action_nowarn(as_raw(self.dev), Some(self.release), value)
         };
         if error == 0 {
-            // SAFETY: By the type invariant this can be called once. The device does not call it any more.
+            // SAFETY: By the type invariant this can be called once. The device no longer calls it.
             unsafe { (self.release)(value) };
         }
     }
@@ -169,8 +169,8 @@ impl Drop for Attached<'_> {
 ///
 /// # Safety
 ///
-/// `value` must be what `into_foreign` of a pinned box of a `T` returned. It must not be used afterwards.
+/// `value` must be from `into_foreign` of a pinned box of a `T`, and not be used afterwards.
 unsafe extern "C" fn release<T>(value: *mut c_void) {
-    // SAFETY: The caller guarantees that `into_foreign` returned this, and that it is not used any more.
+    // SAFETY: The caller guarantees that `into_foreign` returned this, which is not used again.
     drop(unsafe { <Pin<KBox<T>> as ForeignOwnable>::from_foreign(value) });
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Completions that can be waited for with a bound, and used again.
+//! Completions that support a timeout and can be reused.
 //!
-//! To be replaced by [`kernel::sync::Completion`] once it has `complete`, `try_wait` and a wait with
-//! a timeout.
+//! To be replaced by [`kernel::sync::Completion`] once it has `complete`, `try_wait` and a wait
+//! with a timeout.
 //!
 //! C header: [`include/linux/completion.h`](srctree/include/linux/completion.h)
 
@@ -24,11 +24,11 @@ pub(crate) struct Completion {
 // SAFETY: A `struct completion` is guarded by its own lock, so that any task may own it.
 unsafe impl Send for Completion {}
 
-// SAFETY: Every function here takes that lock for what it changes.
+// SAFETY: Every function here takes that lock for its changes.
 unsafe impl Sync for Completion {}
 
 impl Completion {
-    /// Returns an initializer for a completion that has not happened.
+    /// Returns an initializer for a completion that was not signalled.
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             inner <- Opaque::ffi_init(|slot: *mut bindings::completion| {
@@ -38,21 +38,21 @@ impl Completion {
         })
     }
 
-    /// Makes the completion ready for its next use: forgets signals without a waiter.
+    /// Prepares the completion for its next use: discards signals without a waiter.
     pub(crate) fn reinit(&self) {
         // SAFETY: `self.inner` is initialized; this takes its lock before it consumes a signal.
         while unsafe { bindings::try_wait_for_completion(self.inner.get()) } {}
     }
 
-    /// Wakes one waiter up. May be called from interrupt handlers.
+    /// Signals the completion, which wakes one waiter. May be called from interrupt handlers.
     pub(crate) fn complete(&self) {
         // SAFETY: `self.inner` is initialized, and `complete` may be called in any context.
         unsafe { bindings::complete(self.inner.get()) }
     }
 
-    /// Waits, uninterruptibly, for the completion, for at most `timeout`.
+    /// Waits uninterruptibly for the completion, for at most `timeout`.
     ///
-    /// Returns whether it happened.
+    /// Returns whether it was signalled.
     pub(crate) fn wait_timeout(&self, timeout: Jiffies) -> bool {
         // SAFETY: `self.inner` is initialized; callers of this function may sleep.
         unsafe { bindings::wait_for_completion_timeout(self.inner.get(), timeout) != 0 }

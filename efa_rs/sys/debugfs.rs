@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The driver's directory in debugfs, in which each device has one.
+//! The driver's directory in debugfs, with a directory for each device.
 //!
-//! [`kernel::debugfs`] has directories, but no place for one of a module's own that its devices find.
-//! To be replaced by such a place in the kernel crate.
+//! [`kernel::debugfs`] has directories, but no module-wide one that devices can find. To be
+//! replaced by such a directory in the kernel crate.
 
 use kernel::{
     debugfs::Dir,
@@ -23,7 +23,7 @@ global_lock! {
     unsafe(uninit) static ROOT: Mutex<Option<Dir>> = None;
 }
 
-/// How far [`ROOT`] is: [`UNUSED`], [`BEING_MADE`] or [`READY`].
+/// State of [`ROOT`]: [`UNUSED`], [`BEING_MADE`] or [`READY`].
 static PROGRESS: Atomic<u32> = Atomic::new(UNUSED);
 const UNUSED: u32 = 0;
 const BEING_MADE: u32 = 1;
@@ -33,7 +33,7 @@ const READY: u32 = 2;
 pub(crate) struct Root(());
 
 impl Root {
-    /// Makes the directory, when the module is loaded.
+    /// Creates the directory, when the module is loaded.
     pub(crate) fn new(name: &CStr) -> Self {
         if PROGRESS.cmpxchg(UNUSED, BEING_MADE, Acquire).is_ok() {
             // SAFETY: Only the first caller does this, and the lock is not used before.
@@ -53,7 +53,7 @@ impl Drop for Root {
     }
 }
 
-/// Makes a directory in that of the driver.
+/// Creates a directory in that of the driver. Returns `None` without a [`Root`].
 pub(crate) fn subdir(name: &CStr) -> Option<Dir> {
     if PROGRESS.load(Acquire) != READY {
         return None;

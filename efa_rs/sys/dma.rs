@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Memory that CPU and device, and userspace, access together.
+//! Memory shared by the CPU, the device, and userspace.
 //!
 //! [`Entries`] is a layer over [`kernel::dma::Coherent`] in which no index can be out of bounds, so
-//! that rings need no failing accesses in interrupt handlers. [`UserBuffer`] is what the kernel crate
-//! has nothing for: memory whose pages userspace may keep longer than the driver has them.
+//! that rings need no failing accesses in interrupt handlers. [`UserBuffer`], which that crate
+//! lacks, is memory whose pages userspace may keep after the driver has freed it.
 
 use core::{
     marker::PhantomData,
@@ -38,13 +38,13 @@ use kernel::{
 use super::device::as_raw;
 use crate::ffi;
 
-/// Bytes that are read or written at once.
+/// Number of bytes per access.
 const WORD: usize = size_of::<u64>();
 
 /// A power of two of `N`-byte entries in coherent memory, all zero at first.
 ///
-/// `N` is a multiple of 8. Accesses copy whole entries or single bytes with volatile semantics: the device may change the
-/// memory at any time, so there are no references to it.
+/// `N` is a multiple of 8. Accesses copy whole entries or single bytes with volatile semantics: the
+/// device may change the memory at any time, so there are no references to it.
 ///
 /// # Invariants
 ///
@@ -52,7 +52,7 @@ const WORD: usize = size_of::<u64>();
 pub(crate) struct Entries<'bound, const N: usize> {
     entries: Coherent<[[u8; N]]>,
     mask: u32,
-    // Coherent memory is given back while the device is bound.
+    // Coherent memory must be freed while the device is bound.
     bound: PhantomData<&'bound Device<Bound>>,
 }
 
@@ -67,7 +67,7 @@ impl<'bound, const N: usize> Entries<'bound, N> {
         if !count.is_power_of_two() {
             return Err(EINVAL);
         }
-        // Clients choose the count; one that is too large is no reason for a warning.
+        // Clients choose the count, so that too large a count must not cause a warning.
         let flags = GFP_KERNEL | __GFP_NOWARN;
         // CAST: `usize` has 64 bits on every architecture that has EFA.
         let entries = Coherent::<[u8; N]>::zeroed_slice(dev, count as usize, flags)?;
@@ -109,8 +109,8 @@ impl<'bound, const N: usize> Entries<'bound, N> {
         for (i, bytes) in entry.chunks_exact_mut(WORD).enumerate() {
             // SAFETY: The entry has `N / WORD` words, of which this is one.
             let word = unsafe { words.add(i) };
-            // SAFETY: The word is aligned, and every value is valid. A volatile read that races with the
-            // device is what the kernel does for `READ_ONCE`.
+            // SAFETY: The word is aligned, and every value is valid. A volatile read that races
+            // with the device is what the kernel does for `READ_ONCE`.
             let word = unsafe { ptr::read_volatile(word) };
             bytes.copy_from_slice(&word.to_ne_bytes());
         }
@@ -124,15 +124,15 @@ impl<'bound, const N: usize> Entries<'bound, N> {
 
         // SAFETY: The entry has `N` bytes, which are more than `OFFSET`.
         let byte = unsafe { self.words(index).cast::<u8>().add(OFFSET) };
-        // SAFETY: The byte is in the entry, and every value is valid. A volatile read that races with the
-        // device is what the kernel does for `READ_ONCE`.
+        // SAFETY: The byte is in the entry, and every value is valid. A volatile read that races
+        // with the device is what the kernel does for `READ_ONCE`.
         unsafe { ptr::read_volatile(byte) }
     }
 
     /// Writes the entry at `index`, which wraps.
     ///
-    /// Of tasks that write an entry at the same time, each word is of one. The kernel's memory model takes a volatile access
-    /// of a word for atomic.
+    /// If tasks write an entry at the same time, each word is from one of them. In the kernel's
+    /// memory model, a volatile access of a word is atomic.
     #[inline]
     pub(crate) fn write(&self, index: u32, entry: &[u8; N]) {
         let words = self.words(index);
@@ -142,8 +142,8 @@ impl<'bound, const N: usize> Entries<'bound, N> {
             value.copy_from_slice(bytes);
             // SAFETY: The entry has `N / WORD` words, of which this is one.
             let word = unsafe { words.add(i) };
-            // SAFETY: The word is aligned. A volatile write that races with the device is what the kernel
-            // does for `WRITE_ONCE`.
+            // SAFETY: The word is aligned. A volatile write that races with the device is what the
+            // kernel does for `WRITE_ONCE`.
             unsafe { ptr::write_volatile(word, u64::from_ne_bytes(value)) };
         }
     }
@@ -162,24 +162,24 @@ pub(crate) struct UserBuffer<'bound> {
     dma_address: DmaAddress,
 }
 
-/// What a [`UserBuffer`] consists of.
+/// The memory of a [`UserBuffer`].
 enum Memory {
-    /// Pages with reference counts of their own, mapped for the device: what userspace has mapped
-    /// outlives the buffer.
+    /// Pages with their own reference counts, mapped for the device. Pages that userspace has
+    /// mapped outlive the buffer.
     Pages(NonNull<c_void>),
     /// Coherent memory, where the platform would bounce such pages.
     Coherent(Coherent<[[u8; PAGE_SIZE]]>),
 }
 
-/// How userspace can map a [`UserBuffer`].
+/// The form in which userspace can map a [`UserBuffer`].
 pub(crate) enum UserMemory {
-    /// By pages with reference counts, from this address of the kernel on.
+    /// By pages with reference counts, from this kernel address on.
     Pages(NonNull<c_void>),
-    /// By page numbers, from this one on. The mapping must not outlive the buffer.
+    /// By page frame numbers, from this one on. The mapping must not outlive the buffer.
     Pfn(usize),
 }
 
-// SAFETY: The pages are owned, and may be given back by any task.
+// SAFETY: The pages are owned, and may be freed by any task.
 unsafe impl Send for UserBuffer<'_> {}
 
 // SAFETY: A shared reference gives access to addresses only.
@@ -204,7 +204,7 @@ impl<'bound> UserBuffer<'bound> {
         let memory = Coherent::zeroed_slice_with_attrs(
             dev,
             size / PAGE_SIZE,
-            // Userspace chooses the size; one that is too large is no reason for a warning.
+            // Userspace chooses the size, so that too large a size must not cause a warning.
             GFP_KERNEL | __GFP_NOWARN,
             attrs::DMA_ATTR_FORCE_CONTIGUOUS,
         )?;
@@ -217,13 +217,13 @@ impl<'bound> UserBuffer<'bound> {
         })
     }
 
-    /// Allocates `size` bytes of pages, and maps them; `None` if the device can't use them as they
-    /// are.
+    /// Allocates and maps `size` bytes of pages. Returns `None` if the device can't use them
+    /// without bouncing.
     fn map_pages(dev: &'bound Device<Bound>, size: usize) -> Result<Option<Self>> {
         let raw = as_raw(dev);
         // SAFETY: `raw` is a valid device.
         let mask = unsafe { (*raw).dma_mask };
-        // SAFETY: The mask of a device that does DMA was set when it was probed, and is part of the device.
+        // SAFETY: The mask of a device that does DMA is part of it, and was set during its probe.
         let mask = *unsafe { mask.as_ref() }.ok_or(EINVAL)?;
         // SAFETY: `raw` is a valid device, which does DMA.
         if mask < unsafe { bindings::dma_get_required_mask(raw) } {
@@ -261,7 +261,7 @@ impl<'bound> UserBuffer<'bound> {
         self.dma_address
     }
 
-    /// Returns how userspace can map it.
+    /// Returns the form in which userspace can map it.
     pub(crate) fn user_memory(&self) -> UserMemory {
         match &self.memory {
             Memory::Pages(pages) => UserMemory::Pages(*pages),
@@ -279,8 +279,8 @@ impl Drop for UserBuffer<'_> {
             // SAFETY: By the type invariant the device sees this many bytes at this address, where
             // `map_pages` has mapped them. It is bound, so that the mapping is still there.
             unsafe { ffi::efa_dma_unmap(as_raw(self.dev), self.dma_address, self.size) };
-            // SAFETY: The pages are owned, have this size, and are not mapped for the device any more.
-            // Those that userspace has mapped hold references to themselves.
+            // SAFETY: The pages are owned, have this size, and are not mapped for the device any
+            // more. Userspace mappings hold references to their pages.
             unsafe { bindings::free_pages_exact(pages.as_ptr(), self.size) };
         }
     }
@@ -289,8 +289,8 @@ impl Drop for UserBuffer<'_> {
 /// Sets the width of the addresses that the device can use for DMA, and lifts the limit on the
 /// size of one mapping's segments.
 ///
-/// To be called from `probe`, between the allocations that need no more than 32 bits of address
-/// and all others.
+/// Called from `probe`, after the allocations with addresses of at most 32 bits and before all
+/// others.
 ///
 /// # Errors
 ///
@@ -305,7 +305,7 @@ pub(crate) fn set_address_width(pdev: &pci::Device<Core<'_>>, bits: u8) -> Resul
     // SAFETY: Only a probe has a `Core` device, whose driver has started nothing yet that would
     // allocate or map DMA memory at the same time.
     unsafe { pdev.dma_set_mask_and_coherent(mask) }?;
-    // SAFETY: The probe still runs, and starts what allocates or maps DMA memory only after this call.
+    // SAFETY: The probe still runs, and nothing allocates or maps DMA memory during this call.
     unsafe { pdev.dma_set_max_seg_size(u32::MAX) };
     Ok(())
 }

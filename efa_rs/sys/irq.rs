@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Interrupt handlers with names that are made at run time, and hints to the CPU that is to run them.
+//! Interrupt handlers with names created at run time, and CPU affinity hints.
 //!
-//! [`kernel::irq::Registration`] takes static names, knows no affinity, and must not be leaked. To be
-//! replaced by it once it can do this.
+//! [`kernel::irq::Registration`] needs static names, has no affinity, and must not be leaked. To be
+//! replaced by it once it supports this.
 
 use core::marker::PhantomPinned;
 
@@ -32,38 +32,38 @@ use super::attach::{
 };
 use crate::ffi;
 
-/// The vectors that a PCI function was given; freed with the last handler.
+/// The vectors allocated to a PCI function; freed with the last handler.
 pub(crate) type Vectors<'bound> = Arc<IrqVectorRegistration<'bound>>;
 
-/// What is called for interrupts.
+/// A handler of interrupts.
 #[vtable]
 pub(crate) trait Handler: Send + Sync {
-    /// Handles one interrupt, in interrupt context. A handler with more work wakes the thread.
+    /// Handles one interrupt, in interrupt context. A handler with more work wakes its thread.
     fn handle(&self) -> ThreadedIrqReturn;
 
-    /// Does the rest, in a thread of the interrupt.
+    /// Handles the remaining work, in the thread of the interrupt.
     fn handle_threaded(&self) {}
 }
 
-/// A handler attached to a vector; detached when dropped, with no call running any more.
+/// A handler attached to a vector. Drop detaches it, and waits until no call is running.
 pub(crate) struct Registration<'bound> {
     irq: c_uint,
     _line: Attached<'bound>,
 }
 
 impl Registration<'_> {
-    /// Has the handler not called any more, and waits until neither it nor its thread runs.
+    /// Disables the interrupt, and waits until neither the handler nor its thread runs.
     pub(crate) fn disable(&self) {
-        // SAFETY: There is no precondition: of an interrupt that was freed already, nothing is called anyhow.
+        // SAFETY: There is no precondition: an interrupt that was freed already has no handler.
         unsafe { bindings::disable_irq(self.irq) }
     }
 }
 
-/// What the interrupt core points to.
+/// Data of an interrupt that the interrupt core points to.
 ///
 /// # Invariants
 ///
-/// `irq` is the number of one of `_vectors`. The interrupt core has this value as the cookie of
+/// `irq` is the number of one of `_vectors`. The interrupt core uses this value as the cookie of
 /// that interrupt, and its `name`, until the value is dropped.
 #[pin_data(PinnedDrop)]
 struct Line<'bound, H: Handler> {
@@ -80,8 +80,8 @@ struct Line<'bound, H: Handler> {
 impl<'bound> Registration<'bound> {
     /// Calls `handler` for each interrupt of vector `index`.
     ///
-    /// `name` is shown in `/proc/interrupts`. `cpu` counts the CPUs that are online, and is a hint
-    /// to where the interrupt is best handled.
+    /// `name` is shown in `/proc/interrupts`. `cpu` is the index of an online CPU, and a hint where
+    /// to handle the interrupt.
     ///
     /// # Errors
     ///
@@ -99,7 +99,7 @@ impl<'bound> Registration<'bound> {
         let irq = IrqRequest::from(vectors.index(index.into())?).irq();
         let name = CString::try_from_fmt(name)?;
 
-        // INVARIANT: The vectors have just given this number.
+        // INVARIANT: The number was just read from the vectors.
         let line = try_pin_init!(&this in Line {
             irq,
             name,
@@ -111,8 +111,8 @@ impl<'bound> Registration<'bound> {
                 let thread: Callback = thread::<H>;
                 let thread = H::HAS_HANDLE_THREADED.then_some(thread);
                 // SAFETY: `irq` is the number of an allocated vector. The name and the handler are
-                // initialized. The cookie is this value, as both functions expect. It is pinned, and
-                // valid until its drop has freed the interrupt, which waits for both functions.
+                // initialized. The cookie is this value, as both functions expect. It is pinned,
+                // and valid until its drop has freed the interrupt, which waits for both functions.
                 unsafe { request(*irq, callback::<H>, thread, name, cookie, cpu) }?;
             },
         }? Error);
@@ -123,7 +123,7 @@ impl<'bound> Registration<'bound> {
     }
 }
 
-/// Called by the interrupt core.
+/// Callback of the interrupt core in interrupt context.
 ///
 /// # Safety
 ///
@@ -132,34 +132,34 @@ unsafe extern "C" fn callback<H: Handler>(
     _irq: c_int,
     cookie: *mut c_void,
 ) -> bindings::irqreturn_t {
-    // SAFETY: The caller guarantees that this is a `Line`, which stays alive until the handler returns.
+    // SAFETY: The caller guarantees that this is a `Line`, which is alive until this returns.
     let line = unsafe { &*cookie.cast::<Line<'_, H>>() };
 
     bindings::irqreturn_t(line.handler.handle() as c_uint)
 }
 
-/// Called by the interrupt's thread.
+/// Callback of the interrupt core in the interrupt's thread.
 ///
 /// # Safety
 ///
 /// `cookie` must be a [`Line`] of this handler that is initialized, and alive during the call.
 unsafe extern "C" fn thread<H: Handler>(_irq: c_int, cookie: *mut c_void) -> bindings::irqreturn_t {
-    // SAFETY: The caller guarantees that this is a `Line`, which stays alive until the thread is done.
+    // SAFETY: The caller guarantees that this is a `Line`, which is alive until this returns.
     let line = unsafe { &*cookie.cast::<Line<'_, H>>() };
 
     line.handler.handle_threaded();
     bindings::irqreturn::IRQ_HANDLED
 }
 
-/// What the interrupt core calls.
+/// A callback of the interrupt core.
 type Callback = unsafe extern "C" fn(c_int, *mut c_void) -> bindings::irqreturn_t;
 
-/// Requests an interrupt, with a hint to the CPU that is number `cpu` of those that are online.
+/// Requests an interrupt, with an affinity hint for the online CPU with index `cpu`.
 ///
 /// # Safety
 ///
-/// `irq` must be the number of an allocated vector, and `name` and what `callback` and `thread` make of
-/// `cookie` valid until the interrupt is freed.
+/// `irq` must be the number of an allocated vector. `name`, and `cookie` for `callback` and
+/// `thread`, must be valid until the interrupt is freed.
 // One copy for all types of handlers.
 #[inline(never)]
 unsafe fn request(
@@ -171,12 +171,12 @@ unsafe fn request(
     cpu: u32,
 ) -> Result {
     let (handler, name) = (Some(callback), name.as_char_ptr());
-    // SAFETY: The caller guarantees what the interrupt core asks for.
+    // SAFETY: The caller guarantees the requirements of the interrupt core.
     to_result(unsafe { bindings::request_threaded_irq(irq, handler, thread, 0, name, cookie) })?;
 
     // SAFETY: There is no precondition: without such a CPU this is null.
     let mask = unsafe { ffi::efa_cpumask_of_nth_online(cpu) };
-    // SAFETY: The interrupt is the one that was just requested. The mask of a CPU stays. Null is no hint.
+    // SAFETY: The interrupt was just requested. CPU masks are never freed. Null is no hint.
     unsafe { bindings::__irq_apply_affinity_hint(irq, mask, true) };
     Ok(())
 }
@@ -185,11 +185,11 @@ unsafe fn request(
 impl<H: Handler> PinnedDrop for Line<'_, H> {
     fn drop(self: Pin<&mut Self>) {
         let cookie = core::ptr::from_ref(&*self).cast_mut().cast();
-        // SAFETY: By the type invariant the interrupt is requested. Null takes the hint away, which has to
-        // be gone before the interrupt is freed.
+        // SAFETY: By the type invariant the interrupt is requested. Null removes the hint, as
+        // required before the interrupt is freed.
         unsafe { bindings::__irq_apply_affinity_hint(self.irq, core::ptr::null(), true) };
-        // SAFETY: By the type invariant the interrupt has this cookie. This waits for handlers that run,
-        // so that none uses the value afterwards.
+        // SAFETY: By the type invariant the interrupt has this cookie. This waits for running
+        // handlers, so that none uses the value afterwards.
         unsafe { bindings::free_irq(self.irq, cookie) };
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Messages: what keeps their code small.
+//! Messages, with functions that keep their code small.
 //!
 //! [`failed`] is to be replaced by a `dev_err_probe` in the kernel crate.
 
@@ -12,16 +12,16 @@ use kernel::{
 
 use super::ratelimit::RateLimit;
 
-/// Logs that something could not be done, and the error.
-// One copy: a message in place takes more code than most of what can fail.
+/// Logs a failure and its error.
+// One copy: an inlined message takes more code than most operations that can fail.
 #[cold]
 #[inline(never)]
 pub(crate) fn failed(dev: &Device, what: &str, error: &Error) {
     dev_err!(dev, "{} ({:?})\n", what, error);
 }
 
-/// Messages about a device that a program or the device could provoke at will. Each kind has its own limit, so
-/// that none is lost for the noise of another.
+/// Messages about a device that a program or the device can cause at will. Each kind has its own
+/// rate limit, so that frequent messages do not suppress other kinds.
 #[pin_data]
 pub(crate) struct Limited<'a> {
     dev: &'a Device,
@@ -38,7 +38,7 @@ impl<'a> Limited<'a> {
         })
     }
 
-    /// Logs an error, unless there were too many.
+    /// Logs an error, unless the rate limit is exceeded.
     #[cold]
     #[inline(never)]
     pub(crate) fn error(&self, message: fmt::Arguments<'_>) {
@@ -47,7 +47,7 @@ impl<'a> Limited<'a> {
         }
     }
 
-    /// Logs a warning, unless there were too many.
+    /// Logs a warning, unless the rate limit is exceeded.
     #[cold]
     #[inline(never)]
     pub(crate) fn warning(&self, message: fmt::Arguments<'_>) {

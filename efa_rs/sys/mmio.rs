@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! PCI memory regions that are reserved without being mapped, as userspace maps them, and of which the
-//! kernel maps parts.
+//! PCI memory regions that are reserved without a mapping. Userspace maps them, and the kernel maps
+//! parts of them.
 //!
-//! To be replaced by [`kernel::pci::Bar`] once a BAR can be requested without a mapping, and its parts be
-//! mapped such that writes combine.
+//! To be replaced by [`kernel::pci::Bar`] once a BAR can be requested without a mapping, and its
+//! parts can be mapped with write combining.
 
 use core::{
     marker::PhantomData,
@@ -25,15 +25,15 @@ use kernel::{
 use super::pci::as_raw;
 use crate::ffi;
 
-/// Bytes that are written at once.
+/// Number of bytes per access.
 const WORD: usize = size_of::<u64>();
 
 /// A memory BAR that this driver has reserved.
 ///
 /// # Invariants
 ///
-/// Region `bar` of `pdev` is `length` bytes at the physical address `start`; it was requested, and is
-/// released only by the drop of this value.
+/// Region `bar` of `pdev` is `length` bytes at the physical address `start`; it was requested, and
+/// is released only by the drop of this value.
 pub(crate) struct Region<'bound> {
     pdev: &'bound pci::Device<Bound>,
     bar: u32,
@@ -75,7 +75,7 @@ impl<'bound> Region<'bound> {
         Ok(Arc::new(region, GFP_KERNEL)?)
     }
 
-    /// Returns all its pages.
+    /// Returns all pages of the BAR.
     ///
     /// # Errors
     ///
@@ -85,11 +85,11 @@ impl<'bound> Region<'bound> {
         self.pages(0, self.length as usize)
     }
 
-    /// Returns the pages from that of `offset` on that have `length` bytes, which are whole pages of the BAR.
+    /// Returns whole pages for `length` bytes, starting with the page of `offset`.
     ///
     /// # Errors
     ///
-    /// - [`EINVAL`] if they are not, or if the BAR does not start at a page.
+    /// - [`EINVAL`] if the BAR does not have these pages, or does not start at a page.
     pub(crate) fn pages(self: &Arc<Self>, offset: u32, length: usize) -> Result<Pages<'bound>> {
         let page = u64::from(offset) & !(PAGE_SIZE as u64 - 1);
         // Where pages are larger than 4 KiB, a small BAR may be in the middle of one.
@@ -114,16 +114,16 @@ impl Drop for Region<'_> {
     }
 }
 
-/// Whether the function has a memory BAR with this number.
+/// Returns whether the function has a memory BAR with this number.
 pub(crate) fn is_memory(pdev: &pci::Device, bar: u8) -> bool {
     // SAFETY: `as_raw` returns a valid `struct pci_dev`.
     let memory =
         unsafe { bindings::pci_select_bars(as_raw(pdev), bindings::IORESOURCE_MEM as usize) };
-    // A set of BARs is an `int`, so nothing over 31 can be in it.
+    // A set of BARs is an `int`, which has no BAR above 31.
     memory & 1i32.checked_shl(bar.into()).unwrap_or(0) != 0
 }
 
-/// Pages of a reserved BAR. That stays reserved as long as they are there.
+/// Pages of a reserved BAR, which stays reserved as long as this value exists.
 ///
 /// # Invariants
 ///
@@ -140,14 +140,14 @@ impl Pages<'_> {
         self.start
     }
 
-    /// Returns the size of all of them in bytes.
+    /// Returns the total size in bytes.
     pub(crate) fn size(&self) -> usize {
         self.length
     }
 }
 
 impl<'bound> Pages<'bound> {
-    /// Maps them such that writes may be combined and reordered, or uncached.
+    /// Maps the pages with write combining, which may reorder writes, or else uncached.
     ///
     /// # Errors
     ///
@@ -155,11 +155,11 @@ impl<'bound> Pages<'bound> {
     pub(crate) fn map(self, combines_writes: bool) -> Result<Window<'bound>> {
         let length = self.length;
         let base = if combines_writes {
-            // SAFETY: By the type invariant these are pages of a BAR. That is reserved for this driver,
-            // which allows its writes to be combined.
+            // SAFETY: By the type invariant these are pages of a BAR that is reserved by this
+            // driver, which allows write combining.
             unsafe { ffi::efa_ioremap_wc(self.start, length) }
         } else {
-            // SAFETY: By the type invariant these are pages of a BAR, which is reserved for this driver.
+            // SAFETY: By the type invariant these are pages of a BAR that this driver reserved.
             unsafe { bindings::ioremap(self.start, length) }
         };
         let base = NonNull::new(base.cast()).ok_or(ENOMEM)?;
@@ -184,18 +184,18 @@ pub(crate) struct Window<'bound> {
     _pages: Pages<'bound>,
 }
 
-// SAFETY: The mapping is the kernel's, and not a task's.
+// SAFETY: The mapping belongs to the kernel, and not to a task.
 unsafe impl Send for Window<'_> {}
 
 // SAFETY: Writes to a device may come from any CPU.
 unsafe impl Sync for Window<'_> {}
 
 impl<'bound> Window<'bound> {
-    /// Returns the register of 32 bits at an offset.
+    /// Returns the 32-bit register at an offset.
     ///
     /// # Errors
     ///
-    /// - [`EINVAL`] if it is not in here, or not aligned.
+    /// - [`EINVAL`] if it is outside of the window, or not aligned.
     pub(crate) fn doorbell(self: &Arc<Self>, offset: usize) -> Result<Doorbell<'bound>> {
         match offset.checked_add(size_of::<u32>()) {
             // INVARIANT: It is in the mapping.
@@ -211,7 +211,7 @@ impl<'bound> Window<'bound> {
     ///
     /// # Errors
     ///
-    /// - [`EINVAL`] if they are not in here, or not of whole words.
+    /// - [`EINVAL`] if they are outside of the window, or not of whole words.
     pub(crate) fn slots(self, offset: usize, size: usize, count: u32) -> Result<Slots<'bound>> {
         let end = size
             .checked_mul(count as usize)
@@ -238,7 +238,7 @@ impl Drop for Window<'_> {
     }
 }
 
-/// A register of 32 bits.
+/// A 32-bit register.
 ///
 /// # Invariants
 ///
@@ -255,18 +255,18 @@ impl Doorbell<'_> {
         unsafe { self.window.base.add(self.offset) }.as_ptr().cast()
     }
 
-    /// Writes to the register, after all that was written to memory before.
+    /// Writes to the register, after earlier writes to memory.
     #[inline]
     pub(crate) fn ring(&self, value: u32) {
-        // SAFETY: The window is mapped as long as it is there. By the type invariant the register is
+        // SAFETY: The window is mapped as long as it exists. By the type invariant the register is
         // aligned.
         unsafe { bindings::writel(value, self.register()) }
     }
 
-    /// Writes to the register, between all that was written to memory and to [`Slots`] before and all accesses that follow.
+    /// Writes to the register after earlier writes to memory and [`Slots`], before later accesses.
     #[inline]
     pub(crate) fn ring_ordered(&self, value: u32) {
-        // SAFETY: The window is mapped as long as it is there. By the type invariant the register is
+        // SAFETY: The window is mapped as long as it exists. By the type invariant the register is
         // aligned.
         unsafe { ffi::efa_ring_ordered(value, self.register()) }
     }
@@ -276,7 +276,7 @@ impl Doorbell<'_> {
 ///
 /// # Invariants
 ///
-/// From `base` on, `_window` has `mask + 1` slots of `size` bytes, a power of two of slots of whole words.
+/// From `base` on, `_window` has `mask + 1` slots, a power of two, of `size` bytes in whole words.
 pub(crate) struct Slots<'bound> {
     base: NonNull<u8>,
     size: usize,
@@ -284,7 +284,7 @@ pub(crate) struct Slots<'bound> {
     _window: Window<'bound>,
 }
 
-// SAFETY: The mapping is the kernel's, and not a task's.
+// SAFETY: The mapping belongs to the kernel, and not to a task.
 unsafe impl Send for Slots<'_> {}
 
 // SAFETY: A shared reference gives access to the number of slots only.
@@ -311,7 +311,7 @@ impl Slots<'_> {
     }
 }
 
-/// What was not written yet of a slot.
+/// The unwritten part of a slot.
 ///
 /// # Invariants
 ///
@@ -323,13 +323,13 @@ pub(crate) struct Slot<'s> {
 }
 
 impl<'s> Slot<'s> {
-    /// Returns how many bytes there are.
+    /// Returns the number of unwritten bytes.
     #[inline]
     pub(crate) fn room(&self) -> usize {
         self.room
     }
 
-    /// Leaves `N` bytes to the value that this returns; nothing if there are not as many.
+    /// Splits off the first `N` bytes. Returns `None` if there are fewer.
     #[inline]
     pub(crate) fn split_off<const N: usize>(&mut self) -> Option<Slot<'s>> {
         const { assert!(N % WORD == 0) };
@@ -345,11 +345,11 @@ impl<'s> Slot<'s> {
         })
     }
 
-    /// Writes what comes next; nothing if there is no room for it.
+    /// Writes the next `N` bytes. Returns `None` if there are fewer left.
     #[inline]
     pub(crate) fn write<const N: usize>(&mut self, bytes: &[u8; N]) -> Option<()> {
         let Slot { place, .. } = self.split_off::<N>()?;
-        // SAFETY: By the type invariant this is mapped. It has room for `N` bytes, which are whole words.
+        // SAFETY: By the type invariant this is mapped. It has room for `N` bytes of whole words.
         unsafe { write_words(place, bytes) };
         Some(())
     }
@@ -359,7 +359,7 @@ impl<'s> Slot<'s> {
 ///
 /// # Safety
 ///
-/// `place` must be mapped, aligned to words, and have room for `bytes`, which are whole ones.
+/// `place` must be mapped, aligned to words, and have room for `bytes`, which are whole words.
 #[inline]
 unsafe fn write_words<const N: usize>(place: NonNull<u8>, bytes: &[u8; N]) {
     let words = place.cast::<u64>();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! PCI drivers: what [`kernel::pci`] lacks.
+//! Abstractions for PCI drivers that [`kernel::pci`] lacks.
 //!
 //! To be replaced by [`kernel::pci::Driver`] once it has shutdown, error handlers, power management
 //! and work that ends with the binding, and by counterparts of `enable_device_mem` and `set_master`
@@ -83,34 +83,34 @@ pub(crate) fn address(pdev: &pci::Device) -> Address {
     }
 }
 
-/// Gives the function the right to access memory on its own.
+/// Enables bus mastering, so that the function can access memory.
 pub(crate) fn set_master(pdev: &pci::Device<Bound>) {
-    // SAFETY: `as_raw` returns a valid `struct pci_dev`, which is bound and so not in use by others.
+    // SAFETY: `as_raw` returns a valid `struct pci_dev`, which is bound to this driver.
     unsafe { bindings::pci_set_master(as_raw(pdev)) }
 }
 
-/// Takes the function's right to access memory on its own away.
+/// Disables bus mastering, so that the function can't access memory.
 pub(crate) fn clear_master(pdev: &pci::Device<Bound>) {
-    // SAFETY: `as_raw` returns a valid `struct pci_dev`, which is bound and so not in use by others.
+    // SAFETY: `as_raw` returns a valid `struct pci_dev`, which is bound to this driver.
     unsafe { bindings::pci_clear_master(as_raw(pdev)) }
 }
 
-/// What the bus reports of a function.
+/// State of a function as reported by the bus.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Channel {
     /// The function can be used.
     Works,
     /// The bus has isolated it because of an error.
     IsFrozen,
-    /// It has failed for good, or was pulled out.
+    /// It has failed for good, or was removed.
     IsGone,
 }
 
-/// Returns what the bus reports of the function.
+/// Returns the state of the function as reported by the bus.
 pub(crate) fn channel(pdev: &pci::Device<Bound>) -> Channel {
     // SAFETY: `as_raw` returns a valid `struct pci_dev`.
     let state = unsafe { &raw const (*as_raw(pdev)).error_state };
-    // SAFETY: The state is part of the device, which is valid. The core writes it at any time, as a whole.
+    // SAFETY: The state is part of the valid device. The core writes it at any time, as a whole.
     match unsafe { state.read_volatile() } {
         bindings::pci_channel_io_frozen => Channel::IsFrozen,
         bindings::pci_channel_io_perm_failure => Channel::IsGone,
@@ -118,8 +118,8 @@ pub(crate) fn channel(pdev: &pci::Device<Bound>) -> Channel {
     }
 }
 
-/// Marks the function, which is no bus master, as one that was not reset, or takes the mark away: interrupt lines are disabled
-/// in its configuration. The function has MSI-X, and uses none.
+/// Marks the function, which is no bus master, as not reset, or removes the mark. The mark is the
+/// INTx disable bit: the function uses MSI-X only.
 pub(crate) fn mark_halted(pdev: &pci::Device<Bound>, is_halted: bool) {
     // SAFETY: `as_raw` returns a valid `struct pci_dev`, whose configuration is its driver's.
     unsafe { bindings::pci_intx(as_raw(pdev), c_int::from(!is_halted)) }
@@ -141,26 +141,26 @@ pub(crate) fn is_present(pdev: &pci::Device<Bound>) -> bool {
     unsafe { bindings::pci_device_is_present(as_raw(pdev)) }
 }
 
-/// Resets the function by the bus (FLR), after which it is as it was configured but does nothing.
+/// Resets the function by FLR, and restores its configuration. Afterwards it is idle.
 ///
 /// # Errors
 ///
-/// - `ENOTTY` if the function can't be reset alone.
+/// - `ENOTTY` if the function does not support FLR.
 /// - Those of `pcie_flr`.
 pub(crate) fn function_level_reset(pdev: &pci::Device<Bound>) -> Result {
     let raw = as_raw(pdev);
-    // SAFETY: `raw` is a valid `struct pci_dev`. This only asks whether there is such a reset.
+    // SAFETY: `raw` is a valid `struct pci_dev`. This only checks whether FLR is supported.
     to_result(unsafe { bindings::pcie_reset_flr(raw, true) })?;
-    // SAFETY: What is saved of the function is this driver's to change, as the function is bound to it.
+    // SAFETY: This driver may change the saved state of the function, which is bound to it.
     unsafe { bindings::pci_save_state(raw) };
-    // SAFETY: The function is this driver's to reset, as it is bound to it.
+    // SAFETY: This driver may reset the function, which is bound to it.
     let result = to_result(unsafe { bindings::pcie_reset_flr(raw, false) });
-    // SAFETY: What is written is what was saved above, and so the function's own configuration.
+    // SAFETY: The configuration that is written is the function's own, which was saved above.
     unsafe { bindings::pci_restore_state(raw) };
     result
 }
 
-/// Tells userspace that something about the function has changed. `facts` are `NAME=value`.
+/// Sends a change uevent of the function to userspace, with `facts` of the form `NAME=value`.
 pub(crate) fn announce(pdev: &pci::Device<Bound>, facts: &[&CStr; 2]) {
     let [first, second] = facts;
     let mut environment: [*mut c_char; 3] = [
@@ -171,8 +171,8 @@ pub(crate) fn announce(pdev: &pci::Device<Bound>, facts: &[&CStr; 2]) {
     let action = bindings::kobject_action_KOBJ_CHANGE;
     // SAFETY: `as_raw` returns a valid `struct pci_dev`.
     let kobject = unsafe { &raw mut (*as_raw(pdev)).dev.kobj };
-    // SAFETY: The object is that of a registered device. The texts, which the core only reads, are valid
-    // during the call, and the list ends with null.
+    // SAFETY: The object is that of a registered device. The texts, which the core only reads, are
+    // valid during the call, and the list ends with null.
     unsafe { bindings::kobject_uevent_env(kobject, action, environment.as_mut_ptr()) };
 }
 
@@ -191,7 +191,7 @@ impl<'bound> Enabled<'bound> {
     pub(crate) fn new(pdev: &'bound pci::Device<Core<'_>>) -> Result<Self> {
         let marks = bindings::PCI_COMMAND_INTX_DISABLE | bindings::PCI_COMMAND_MASTER;
         let command = command(pdev);
-        // What can't be read has all bits. It may have the mark.
+        // A failed read returns all bits; such a function may have the mark.
         let was_left_halted =
             command == u32::from(u16::MAX) || command & marks == bindings::PCI_COMMAND_INTX_DISABLE;
         pdev.enable_device_mem()?;
@@ -201,7 +201,7 @@ impl<'bound> Enabled<'bound> {
         })
     }
 
-    /// Returns whether the function was [left halted](mark_halted) by a driver that had it before.
+    /// Returns whether the function was [left halted](mark_halted) by its previous driver.
     pub(crate) fn was_left_halted(&self) -> bool {
         self.was_left_halted
     }
@@ -216,39 +216,39 @@ impl Drop for Enabled<'_> {
 
 /// A driver of PCI devices.
 ///
-/// The bus calls all but [`Self::work`] one after the other, with the device's lock held.
+/// The bus calls all but [`Self::work`] one at a time, with the device's lock held.
 pub(crate) trait Driver: 'static {
-    /// What `probe` makes.
+    /// The data of a device, created by `probe`.
     type Data<'bound>: Send + Sync + 'bound;
 
-    /// A file that each of its devices has in sysfs.
+    /// A file of each device in sysfs.
     type File: sysfs::File;
 
-    /// The devices that the driver is for.
+    /// The devices that the driver supports.
     const ID_TABLE: pci::IdTable<()>;
 
     /// Called for each of these devices.
     ///
-    /// `binding` is for what is to last as long as the binding, `waker` asks for [`Self::work`].
+    /// `binding` is for values that last as long as the binding. `waker` requests [`Self::work`].
     fn probe<'bound>(
         pdev: &'bound pci::Device<Core<'_>>,
         binding: Binding<'bound>,
         waker: Waker,
     ) -> impl PinInit<Self::Data<'bound>, Error> + 'bound;
 
-    /// Called, at any time between `probe` and `unbind`, after the device's [`Waker`] was woken, and
-    /// once after the probe.
+    /// Called, at any time between `probe` and `unbind`, after the device's [`Waker`] was woken,
+    /// and once after the probe.
     fn work<'bound>(this: Pin<&Self::Data<'bound>>);
 
-    /// Called when the device is unbound. `end_work` waits until [`Self::work`] is over, and has to be called.
+    /// Called when the device is unbound. Must call `end_work`, which ends calls of [`Self::work`].
     fn unbind<'bound>(this: Pin<&Self::Data<'bound>>, end_work: &dyn Fn());
 
-    /// Called when the system halts, reboots or starts another kernel. The device must be quiet when
-    /// this returns; nothing is unbound.
+    /// Called when the system halts, reboots or starts another kernel. The device must be quiescent
+    /// when this returns; devices are not unbound.
     fn shutdown<'bound>(this: Pin<&Self::Data<'bound>>);
 
-    /// Called before the bus resets the function or takes its power away, or when it can't be
-    /// reached. The driver must not use it until [`Self::restart`].
+    /// Called before the bus resets or powers down the function, or when it is inaccessible. The
+    /// driver must not use it until [`Self::restart`].
     fn quiesce<'bound>(this: Pin<&Self::Data<'bound>>);
 
     /// Called after [`Self::quiesce`], when the function can be used again, as after power on.
@@ -261,7 +261,7 @@ pub(crate) trait Driver: 'static {
 /// A driver's data and its work.
 #[pin_data]
 pub(crate) struct Adapted<'bound, T: Driver> {
-    /// Ends before the data.
+    /// Dropped before the data, which the work uses.
     running: Running,
     #[pin]
     data: T::Data<'bound>,
@@ -280,22 +280,22 @@ impl<'bound, T: Driver> Adapted<'bound, T> {
             running: {
                 // SAFETY: `this` points to the memory of the value that is being initialized.
                 let data = unsafe { &raw mut (*this.as_ptr()).data };
-                // SAFETY: A field of a value is not at null.
+                // SAFETY: The address of a field is not null.
                 let data = unsafe { NonNull::new_unchecked(data) };
-                // SAFETY: The data, which is `Sync`, is initialized, pinned, and dropped only after this
-                // field, as it is declared later.
+                // SAFETY: The data, which is `Sync`, is initialized, pinned, and dropped only after
+                // this field, as it is declared later.
                 unsafe { Running::new(&waker, Self::work, data.cast()) }
             },
         }? Error)
     }
 
-    /// Called by the work queue.
+    /// Callback of the work queue.
     ///
     /// # Safety
     ///
     /// `data` must point to pinned data of the driver, which is valid during the call.
     unsafe fn work(data: NonNull<()>) {
-        // SAFETY: The caller guarantees that this is data of the driver, which is valid during the call.
+        // SAFETY: The caller guarantees that this is the driver's data, valid during the call.
         let data = unsafe { data.cast::<T::Data<'_>>().as_ref() };
         // SAFETY: The caller guarantees that the data is pinned.
         T::work(unsafe { Pin::new_unchecked(data) });
@@ -307,7 +307,7 @@ impl<'bound, T: Driver> Adapted<'bound, T> {
     }
 }
 
-/// A [`Driver`] as one that [`pci::Adapter`] knows.
+/// A [`Driver`] as a [`pci::Driver`], for [`pci::Adapter`].
 struct Known<T: Driver>(PhantomData<T>);
 
 impl<T: Driver> pci::Driver for Known<T> {
@@ -321,8 +321,8 @@ impl<T: Driver> pci::Driver for Known<T> {
     ) -> impl PinInit<Adapted<'bound, T>, Error> + 'bound {
         pin_init::pin_init_scope(move || {
             let dev: &'bound device::Device<Bound> = pdev.as_ref();
-            // SAFETY: `'bound` is the lifetime of the binding, which the driver core makes longer than
-            // that of the driver's data and of the device's resources.
+            // SAFETY: `'bound` is the lifetime of the binding, which the driver core makes longer
+            // than that of the driver's data and of the device's resources.
             let binding = unsafe { Attachment::new(dev) };
             let waker = Waker::new()?;
             Ok(Adapted::new(T::probe(pdev, binding, waker.clone()), waker))
@@ -339,8 +339,8 @@ impl<T: Driver> pci::Driver for Known<T> {
 ///
 /// # Contract of the callbacks
 ///
-/// Only the bus and the driver core call them, for a device that is bound to this driver. They hold the
-/// device's lock, so that it stays bound during the call.
+/// Only the bus and the driver core call them, for a device that is bound to this driver. They hold
+/// the device's lock, so that it stays bound during the call.
 pub(crate) struct Adapter<T: Driver>(PhantomData<T>);
 
 // SAFETY: The types and the offset are those of `pci::Adapter`, which does the work.
@@ -357,7 +357,7 @@ unsafe impl<T: Driver> driver::RegistrationOps for Adapter<T> {
         name: &'static CStr,
         module: &'static ThisModule,
     ) -> Result {
-        // SAFETY: The driver is initialized, and not registered yet, so that nothing else accesses it.
+        // SAFETY: The driver is initialized and not registered yet, so nothing else accesses it.
         let raw = unsafe { &mut *pdrv.get() };
         raw.shutdown = Some(Self::shutdown_callback);
         raw.err_handler = &raw const *Self::ERROR_HANDLERS;
@@ -375,19 +375,18 @@ unsafe impl<T: Driver> driver::RegistrationOps for Adapter<T> {
 }
 
 impl<T: Driver> Adapter<T> {
-    /// What the bus calls around errors and resets.
+    /// Callbacks of the bus for errors and resets.
     const ERROR_HANDLERS: &'static bindings::pci_error_handlers = &bindings::pci_error_handlers {
         error_detected: Some(Self::error_detected_callback),
         slot_reset: Some(Self::slot_reset_callback),
         resume: Some(Self::restart_callback),
         reset_prepare: Some(Self::quiesce_callback),
         reset_done: Some(Self::restart_callback),
-        // SAFETY: In a table of functions, null stands for what is not there.
+        // SAFETY: In a table of functions, null stands for an absent function.
         ..unsafe { core::mem::zeroed() }
     };
 
-    /// What the bus calls around sleep and hibernation. It saves and restores the function's
-    /// configuration itself.
+    /// Callbacks for sleep and hibernation. The bus saves and restores the configuration.
     const POWER: &'static bindings::dev_pm_ops = &bindings::dev_pm_ops {
         suspend: Some(Self::power_down_callback),
         resume: Some(Self::power_up_callback),
@@ -395,7 +394,7 @@ impl<T: Driver> Adapter<T> {
         thaw: Some(Self::power_up_callback),
         poweroff: Some(Self::power_down_callback),
         restore: Some(Self::power_up_callback),
-        // SAFETY: In a table of functions, null stands for what is not there.
+        // SAFETY: In a table of functions, null stands for an absent function.
         ..unsafe { core::mem::zeroed() }
     };
 
@@ -432,17 +431,17 @@ impl<T: Driver> Adapter<T> {
         unsafe { Self::with_data(dev, f) }
     }
 
-    /// Makes a device quiet when the system halts.
+    /// Quiesces a device when the system halts.
     ///
     /// # Safety
     ///
     /// The contract of [`Adapter`] holds.
     unsafe extern "C" fn shutdown_callback(pdev: *mut bindings::pci_dev) {
-        // SAFETY: By the contract, the device is bound, and stays so while the driver shuts it down.
+        // SAFETY: By the contract, the device is bound, and stays so during its shutdown.
         unsafe { Self::with_pci_data(pdev, |this| T::shutdown(this)) };
     }
 
-    /// Stops the use of a device after an error, and returns how the bus is to proceed.
+    /// Stops the use of a device after an error, and returns the bus's next recovery step.
     ///
     /// # Safety
     ///
@@ -451,7 +450,8 @@ impl<T: Driver> Adapter<T> {
         pdev: *mut bindings::pci_dev,
         state: bindings::pci_channel_state_t,
     ) -> bindings::pci_ers_result_t {
-        // The bus proceeds to `resume`: the link works. The driver's health check finds out whether the device does.
+        // The link works, so that the bus proceeds to `resume`. The driver's health check finds out
+        // whether the device works.
         if state == bindings::pci_channel_io_normal {
             return bindings::pci_ers_result_PCI_ERS_RESULT_CAN_RECOVER;
         }
@@ -465,7 +465,7 @@ impl<T: Driver> Adapter<T> {
                 bindings::pci_ers_result_PCI_ERS_RESULT_DISCONNECT
             }
         };
-        // SAFETY: By the contract, the device stays bound during the call, even if the bus has lost it.
+        // SAFETY: By the contract, the device stays bound during the call, even if it was lost.
         unsafe { Self::with_pci_data(pdev, on_error) }
     }
 
@@ -477,9 +477,9 @@ impl<T: Driver> Adapter<T> {
     unsafe extern "C" fn slot_reset_callback(
         pdev: *mut bindings::pci_dev,
     ) -> bindings::pci_ers_result_t {
-        // SAFETY: By the contract, the device is valid. Its configuration is its driver's to restore.
+        // SAFETY: By the contract, the device is valid. Its driver may restore its configuration.
         unsafe { bindings::pci_restore_state(pdev) };
-        // A reset for the sake of a neighbour comes without a call of `error_detected`.
+        // A reset because of another function on the bus is not preceded by `error_detected`.
         // SAFETY: By the contract, the device is bound, which a reset does not change.
         unsafe { Self::with_pci_data(pdev, |this| T::quiesce(this)) };
         bindings::pci_ers_result_PCI_ERS_RESULT_RECOVERED
@@ -491,7 +491,7 @@ impl<T: Driver> Adapter<T> {
     ///
     /// The contract of [`Adapter`] holds.
     unsafe extern "C" fn quiesce_callback(pdev: *mut bindings::pci_dev) {
-        // SAFETY: By the contract, the device is bound, and stays so while the driver stops its use.
+        // SAFETY: By the contract, the device is bound, and stays so while its use is stopped.
         unsafe { Self::with_pci_data(pdev, |this| T::quiesce(this)) }
     }
 
@@ -505,14 +505,14 @@ impl<T: Driver> Adapter<T> {
         unsafe { Self::with_pci_data(pdev, |this| T::restart(this)) }
     }
 
-    /// Stops the use of a device before its power is taken away.
+    /// Stops the use of a device before it loses power.
     ///
     /// # Safety
     ///
     /// The contract of [`Adapter`] holds.
     unsafe extern "C" fn power_down_callback(dev: *mut bindings::device) -> c_int {
         from_result(|| {
-            // SAFETY: By the contract, the device is bound, and stays so while the driver stops its use.
+            // SAFETY: By the contract, the device is bound, and stays so while its use is stopped.
             unsafe { Self::with_data(dev, |this| T::quiesce(this)) };
             Ok(0)
         })

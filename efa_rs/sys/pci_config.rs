@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The configuration of a PCI function, which it loses with its power.
+//! The configuration of a PCI function, which is lost without power.
 //!
 //! To be replaced once [`kernel::pci`] can save and restore it.
 
@@ -18,11 +18,11 @@ use super::pci::{
     command, //
 };
 
-/// The configuration of a function as its driver has taken it over.
+/// The configuration of a function, saved when its driver took the function over.
 ///
 /// # Invariants
 ///
-/// `state` was made by `pci_store_saved_state` for `pdev`, and is owned.
+/// `state` was created by `pci_store_saved_state` for `pdev`, and is owned.
 pub(crate) struct Configuration<'bound> {
     pdev: &'bound pci::Device<Bound>,
     state: NonNull<bindings::pci_saved_state>,
@@ -35,36 +35,36 @@ unsafe impl Send for Configuration<'_> {}
 unsafe impl Sync for Configuration<'_> {}
 
 impl<'bound> Configuration<'bound> {
-    /// Keeps the configuration as it is.
+    /// Saves the current configuration.
     ///
     /// # Errors
     ///
     /// - [`ENOMEM`] if there is no memory.
     pub(crate) fn new(pdev: &'bound pci::Device<Bound>) -> Result<Self> {
         let raw = as_raw(pdev);
-        // SAFETY: The pointer is valid, and what is saved of a function is its driver's to change.
+        // SAFETY: The pointer is valid, and the driver of a function may change its saved state.
         unsafe { bindings::pci_save_state(raw) };
         // SAFETY: The pointer is valid. This only copies what was just saved.
         let state = unsafe { bindings::pci_store_saved_state(raw) };
-        // INVARIANT: It was just made.
+        // INVARIANT: It was just created.
         Ok(Self {
             pdev,
             state: NonNull::new(state).ok_or(ENOMEM)?,
         })
     }
 
-    /// Restores it if the function was without power meanwhile: then it decodes no memory.
+    /// Restores it if the function has lost power, and therefore decodes no memory.
     pub(crate) fn restore_if_lost(&self) {
         if command(self.pdev) & bindings::PCI_COMMAND_MEMORY != 0 {
             return;
         }
         let raw = as_raw(self.pdev);
-        // SAFETY: By the type invariant the state is of this function. It becomes what is saved of the
-        // function, which is its driver's to change.
+        // SAFETY: By the type invariant the state is of this function. It becomes the saved state
+        // of the function, which the driver may change.
         let result = unsafe { bindings::pci_load_saved_state(raw, self.state.as_ptr()) };
         if result == 0 {
-            // SAFETY: The pointer is valid. The configuration that is written was just loaded, and is the
-            // function's own.
+            // SAFETY: The pointer is valid. The configuration that is written was just loaded, and
+            // is the function's own.
             unsafe { bindings::pci_restore_state(raw) };
         }
     }

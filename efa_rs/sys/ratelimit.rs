@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Limits on messages that a program or a device could provoke at will.
+//! Rate limits for messages that a program or a device can cause at will.
 //!
-//! To be replaced by rate-limited variants of `dev_err!` and its like in the kernel crate.
+//! To be replaced by rate-limited variants of `dev_err!` and similar macros in the kernel crate.
 //!
 //! C header: [`include/linux/ratelimit.h`](srctree/include/linux/ratelimit.h)
 
@@ -24,11 +24,11 @@ pub(crate) struct RateLimit {
 // SAFETY: A `struct ratelimit_state` may be used from any context and is guarded by its own lock.
 unsafe impl Send for RateLimit {}
 
-// SAFETY: The one function here takes that lock.
+// SAFETY: The only function here takes that lock.
 unsafe impl Sync for RateLimit {}
 
 impl RateLimit {
-    /// Returns an initializer for a limit of which nothing is used.
+    /// Returns an initializer for an unused limit.
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             inner <- Opaque::ffi_init(|slot: *mut bindings::ratelimit_state| {
@@ -38,7 +38,7 @@ impl RateLimit {
         })
     }
 
-    /// Returns whether one more message may be printed now. The kernel logs how many were not.
+    /// Returns whether a message may be printed now. The kernel logs how many were suppressed.
     pub(crate) fn allows(&self) -> bool {
         // SAFETY: `self.inner` is initialized; the name is static.
         unsafe { bindings::___ratelimit(self.inner.get(), c"efa".as_char_ptr()) != 0 }

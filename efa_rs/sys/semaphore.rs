@@ -2,7 +2,7 @@
 
 //! Counting semaphores.
 //!
-//! The kernel crate has none; nothing upstream is known to be on its way.
+//! The kernel crate has none; no upstream work on them is known.
 //!
 //! C header: [`include/linux/semaphore.h`](srctree/include/linux/semaphore.h)
 
@@ -15,7 +15,7 @@ use kernel::{
 
 use crate::ffi;
 
-/// A count of free places that tasks wait for.
+/// A count of free places, with tasks that wait for one.
 #[pin_data]
 pub(crate) struct Semaphore {
     #[pin]
@@ -39,26 +39,26 @@ impl Semaphore {
         })
     }
 
-    /// Takes a place if one is free, and returns whether it has. [`Self::release`] gives it back.
+    /// Acquires a place if one is free, and returns whether it did. [`Self::release`] frees it.
     pub(crate) fn try_acquire(&self) -> bool {
         // SAFETY: `self.inner` is an initialized semaphore.
         unsafe { bindings::down_trylock(self.inner.get()) == 0 }
     }
 
-    /// Takes a place, waiting for at most `timeout`. [`Self::release`] gives it back.
+    /// Acquires a place, waiting for at most `timeout`. [`Self::release`] frees it.
     ///
     /// # Errors
     ///
     /// - [`ETIME`] if none became free.
     pub(crate) fn acquire_timeout(&self, timeout: Jiffies) -> Result {
-        // What is too long is as good as forever.
+        // Too long a timeout becomes the maximum.
         let jiffies = timeout.try_into().unwrap_or(kernel::ffi::c_long::MAX);
 
         // SAFETY: `self.inner` is an initialized semaphore.
         kernel::error::to_result(unsafe { bindings::down_timeout(self.inner.get(), jiffies) })
     }
 
-    /// Frees a place, and lets the next one that waits for it in.
+    /// Frees a place, and wakes the next waiter.
     pub(crate) fn release(&self) {
         // SAFETY: `self.inner` is an initialized semaphore.
         unsafe { bindings::up(self.inner.get()) }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Values that one task puts into slots and another one takes, in any order and without a lock.
+//! Slots that pass values from one task to another one, in any order and without a lock.
 //!
-//! The kernel crate has no such structure. Each side is a value of its own, so that the borrow checker ensures one task
-//! on each side.
+//! The kernel crate has no such structure. Each side is a value of its own, so that the borrow
+//! checker ensures one task on each side.
 
 use core::mem::MaybeUninit;
 
@@ -23,7 +23,7 @@ use super::atomic::{
 /// The label of a slot without a value.
 const EMPTY: u8 = 0;
 
-/// What the producer marks a value with, so that the consumer takes those with one label only.
+/// The producer's label of a value. The consumer takes only values with a given label.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Label {
@@ -44,12 +44,12 @@ struct Slot<T> {
 ///
 /// # Invariants
 ///
-/// The value of a slot is initialized if its label is not [`EMPTY`]. Then only the consumer accesses it and changes the
-/// label. Otherwise only the producer does.
+/// The value of a slot is initialized if its label is not [`EMPTY`]. Then only the consumer
+/// accesses it and changes the label. Otherwise only the producer does.
 struct Slots<T>(KVec<Slot<T>>);
 
-// SAFETY: By the type invariant, producer and consumer never access a value at the same time. The label passes it from one to
-// the other, which another task may be, as `T` is `Send`.
+// SAFETY: By the type invariant, producer and consumer never access a value at the same time. The
+// label passes it between them. They may be different tasks, as `T` is `Send`.
 unsafe impl<T: Send> Sync for Slots<T> {}
 
 impl<T> Drop for Slots<T> {
@@ -57,7 +57,7 @@ impl<T> Drop for Slots<T> {
         for slot in &self.0 {
             if slot.label.load(Relaxed) != EMPTY {
                 slot.value.with_mut(|value| {
-                    // SAFETY: By the type invariant the value is initialized. Nothing else accesses the slots.
+                    // SAFETY: By the type invariant the value is initialized. It has no other user.
                     unsafe { value.cast::<T>().drop_in_place() }
                 });
             }
@@ -71,7 +71,7 @@ pub(crate) struct Producer<T>(Arc<Slots<T>>);
 /// The side that takes values.
 pub(crate) struct Consumer<T>(Arc<Slots<T>>);
 
-/// Makes `count` empty slots.
+/// Creates `count` empty slots.
 ///
 /// # Errors
 ///
@@ -91,7 +91,7 @@ pub(crate) fn slots<T: Send>(count: usize) -> Result<(Producer<T>, Consumer<T>)>
 }
 
 impl<T: Send> Producer<T> {
-    /// Puts a value into a slot. The consumer that takes it sees all that this task has written before.
+    /// Puts a value into a slot. The consumer that takes it sees all earlier writes of this task.
     ///
     /// # Errors
     ///
@@ -103,7 +103,7 @@ impl<T: Send> Producer<T> {
             _ => return Err(value),
         };
         slot.value.with_mut(|place| {
-            // SAFETY: By the invariant of `Slots` only the producer, which is borrowed, accesses the value.
+            // SAFETY: By the invariant of `Slots` only the borrowed producer accesses the value.
             unsafe { place.write(MaybeUninit::new(value)) }
         });
         // INVARIANT: The value was just initialized.
@@ -121,8 +121,8 @@ impl<T: Send> Consumer<T> {
             return None;
         }
         let value = slot.value.with_mut(|place| {
-            // SAFETY: By the invariant of `Slots` the value is initialized, and only the consumer, which is borrowed, accesses
-            // it. The slot is empty below.
+            // SAFETY: By the invariant of `Slots` the value is initialized, and only the consumer,
+            // which is borrowed, accesses it. The slot is empty below.
             unsafe { place.cast::<T>().read() }
         });
         // INVARIANT: The value was moved.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! A file of each bound device in sysfs, whose text never changes. The kernel crate has none.
+//! A file of each bound device in sysfs, with a constant text. The kernel crate has no such files.
 
 use core::{
     marker::PhantomData,
@@ -18,14 +18,14 @@ use kernel::{
 
 /// A file with a line of text.
 pub(crate) trait File: 'static {
-    /// Its name.
+    /// Name of the file.
     const NAME: &'static CStr;
 
-    /// The line, without its end.
+    /// The line of text, without the newline.
     const TEXT: &'static CStr;
 }
 
-/// What a driver hands to the driver core to have the file.
+/// The table of files that a driver passes to the driver core.
 pub(super) struct Groups<F: File>(PhantomData<F>);
 
 impl<F: File> Groups<F> {
@@ -36,7 +36,7 @@ impl<F: File> Groups<F> {
         __bindgen_anon_2: bindings::attribute_group__bindgen_ty_2 {
             attrs: Self::FILES.as_ptr().cast_mut(),
         },
-        // SAFETY: In a group of files, null stands for what is not there.
+        // SAFETY: In a group of files, null stands for an absent member.
         ..unsafe { core::mem::zeroed() }
     };
 
@@ -48,13 +48,13 @@ impl<F: File> Groups<F> {
         __bindgen_anon_1: bindings::device_attribute__bindgen_ty_1 {
             show: Some(Self::show),
         },
-        // SAFETY: Null stands for a function that is not there.
+        // SAFETY: Null stands for an absent function.
         ..unsafe { core::mem::zeroed() }
     };
 
-    /// A kernel with lockdep has more fields.
+    /// Starts from zeroes, as a kernel with lockdep has more fields.
     const ATTRIBUTE: bindings::attribute = {
-        // SAFETY: Null stands for a key that is not there.
+        // SAFETY: Null stands for an absent key.
         let mut attribute: bindings::attribute = unsafe { core::mem::zeroed() };
         attribute.name = F::NAME.to_bytes_with_nul().as_ptr();
         attribute.mode = 0o444;
@@ -71,8 +71,8 @@ impl<F: File> Groups<F> {
         _attribute: *mut bindings::device_attribute,
         buffer: *mut c_char,
     ) -> isize {
-        // SAFETY: The caller guarantees a page, as the function expects. The format has one text, which
-        // is static.
+        // SAFETY: The caller guarantees a page, as the function expects. The format has one text,
+        // which is static.
         let length =
             unsafe { bindings::sysfs_emit(buffer, c"%s\n".as_char_ptr(), F::TEXT.as_char_ptr()) };
         // CAST: At most a page.

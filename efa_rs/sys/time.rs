@@ -10,8 +10,7 @@ use kernel::time::{
     Jiffies, //
 };
 
-/// Returns `span` in jiffies, rounded up; spans over 49 days count as 49 days, negative ones as
-/// none.
+/// Returns `span` in jiffies, rounded up; spans over 49 days count as 49 days, negative ones as 0.
 pub(crate) fn to_jiffies(span: Delta) -> Jiffies {
     let millis = span.as_micros_ceil().max(0).unsigned_abs().div_ceil(1000);
 

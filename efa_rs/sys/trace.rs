@@ -2,8 +2,8 @@
 
 //! Tracepoints, `efa:` in `perf trace` and bpftrace; `ffi/trace.h` has their fields.
 //!
-//! [`kernel::tracepoint`] calls those that C declares in the kernel's own headers. To be replaced by a
-//! way to declare them in a module.
+//! [`kernel::tracepoint`] supports only tracepoints that C declares in the kernel's own headers. To
+//! be replaced by a way to declare tracepoints in a module.
 
 use kernel::{
     bindings,
@@ -24,14 +24,14 @@ pub(crate) fn are_commands_traced() -> bool {
     unsafe { ffi::efa_trace_commands_enabled() }
 }
 
-/// A command was given to the device.
+/// Traces that a command was submitted to the device.
 pub(crate) fn command_submitted(dev: &Device, opcode: &str, id: u16) {
     let (text, length) = parts(opcode);
     // SAFETY: The device is valid, and the text as long as given.
     unsafe { ffi::efa_trace_command_submitted(as_raw(dev), text, length, id) }
 }
 
-/// The device has completed a command.
+/// Traces that the device has completed a command.
 pub(crate) fn command_completed(dev: &Device, opcode: &str, status: u8, latency: Delta) {
     let (text, length) = parts(opcode);
     let latency = latency.as_micros_ceil().max(0).unsigned_abs();
@@ -39,20 +39,20 @@ pub(crate) fn command_completed(dev: &Device, opcode: &str, status: u8, latency:
     unsafe { ffi::efa_trace_command_completed(as_raw(dev), text, length, status, latency) }
 }
 
-/// The device has reported an asynchronous event.
+/// Traces that the device has reported an asynchronous event.
 pub(crate) fn event(dev: &Device, group: u16, syndrome: u16) {
     // SAFETY: The device is valid.
     unsafe { ffi::efa_trace_event(as_raw(dev), group, syndrome) }
 }
 
-/// A device that is in use is reset.
+/// Traces the reset of a device in use.
 pub(crate) fn reset(dev: &Device, reason: &str) {
     let (text, length) = parts(reason);
     // SAFETY: The device is valid, and the text as long as given.
     unsafe { ffi::efa_trace_reset(as_raw(dev), text, length) }
 }
 
-/// Something else is being done with a device.
+/// Traces a change of a device's state.
 pub(crate) fn state(dev: &Device, state: &str) {
     let (text, length) = parts(state);
     // SAFETY: The device is valid, and the text as long as given.
@@ -61,7 +61,7 @@ pub(crate) fn state(dev: &Device, state: &str) {
 
 /// Returns a text as C functions take it, with its length.
 fn parts(text: &str) -> (*const c_char, c_uint) {
-    // CAST: These texts are names.
+    // CAST: These texts are short names.
     (text.as_ptr().cast(), text.len() as c_uint)
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Work for a device that its driver does later, in process context, and never after its unbinding.
+//! Deferred work for a device, in process context, which never runs after unbind.
 //!
-//! [`kernel::workqueue`] owns its items, which so can't borrow from a binding, and can't be waited
-//! for. To be replaced by it once it can do this.
+//! [`kernel::workqueue`] owns its items, which therefore can't borrow from a binding, and does not
+//! wait for them. To be replaced by it once it supports both.
 //!
 //! C header: [`include/linux/workqueue.h`](srctree/include/linux/workqueue.h)
 
@@ -27,28 +27,28 @@ use kernel::{
 use super::time::to_jiffies;
 use crate::ffi;
 
-/// What is done, and for whom.
+/// The callback of the work and its target.
 #[derive(Clone, Copy)]
 struct Job {
     callback: unsafe fn(NonNull<()>),
     target: NonNull<()>,
 }
 
-/// Leaves it to the work queue where work is done.
+/// Leaves the choice of the CPU to the work queue.
 const ANY_CPU: c_int = bindings::wq_misc_consts_WORK_CPU_UNBOUND as c_int;
 
 /// Returns the queue for all work, which is one of the kernel's own.
 fn queue() -> *mut bindings::workqueue_struct {
-    // SAFETY: The kernel makes this queue when it boots, and does not write the variable afterwards.
+    // SAFETY: The kernel creates this queue at boot, and does not write the variable afterwards.
     unsafe { bindings::system_dfl_long_wq }
 }
 
-/// The work item and what it is for.
+/// The work item and its job.
 ///
 /// # Invariants
 ///
-/// The work is enabled only between [`Running::new`] and [`Running::stop`]. While it is, `job` does not
-/// change, and its callback may be called with its target.
+/// The work is enabled only between [`Running::new`] and [`Running::stop`]. While it is, `job` does
+/// not change, and its callback may be called with its target.
 #[pin_data]
 struct Item {
     #[pin]
@@ -58,19 +58,19 @@ struct Item {
 }
 
 // SAFETY: A `struct delayed_work` may be used from any context; the rest is written before the work
-// is enabled, and atomic.
+// is enabled, or is atomic.
 unsafe impl Send for Item {}
 
-// SAFETY: A shared reference queues the work, which locks itself, and reads what is atomic or constant
-// by then.
+// SAFETY: A shared reference queues the work, which has its own lock, and reads fields that are
+// atomic, or constant by then.
 unsafe impl Sync for Item {}
 
-/// Asks for the work to be done. May be kept for as long as one likes.
+/// A handle that requests the work. It may outlive the device's binding.
 #[derive(Clone)]
 pub(crate) struct Waker(Arc<Item>);
 
 impl Waker {
-    /// Makes a work item that is not for anything yet.
+    /// Creates a work item without a job.
     ///
     /// # Errors
     ///
@@ -79,8 +79,8 @@ impl Waker {
         let item = Arc::pin_init(
             pin_init!(Item {
                 work <- Opaque::ffi_init(|slot: *mut bindings::delayed_work| {
-                    // SAFETY: `slot` points to memory for a `struct delayed_work`. It is that of an `Item`,
-                    // as `run` expects, and enabled only while a `Running` holds that.
+                    // SAFETY: `slot` points to memory for a `struct delayed_work`. It is that of an
+                    // `Item`, as `run` expects, and enabled only while a `Running` holds that.
                     unsafe { ffi::efa_init_delayed_work(slot, Some(run)) };
                     // SAFETY: The work was just initialized. It is not queued yet.
                     unsafe { bindings::disable_delayed_work(slot) };
@@ -93,37 +93,37 @@ impl Waker {
         Ok(Self(item))
     }
 
-    /// Has the work done now, or again if it is being done. May be called from any context.
+    /// Requests the work now, or once more if it is running. May be called from any context.
     pub(crate) fn wake(&self) {
-        // SAFETY: The work is initialized. The core ignores it while it is disabled. The queue is one of
-        // the kernel's own.
+        // SAFETY: The work is initialized. The core ignores it while it is disabled. The queue is
+        // one of the kernel's own.
         unsafe { bindings::mod_delayed_work_on(ANY_CPU, queue(), self.0.work.get(), 0) };
     }
 
-    /// Has the work done after `delay`, unless it is to be done earlier anyway.
+    /// Requests the work after `delay`, unless a request is pending already.
     pub(crate) fn wake_after(&self, delay: Delta) {
         let (work, delay) = (self.0.work.get(), to_jiffies(delay));
-        // SAFETY: The work is initialized, and ignored while it is disabled. The queue is one of the
-        // kernel's own, and any delay is allowed.
+        // SAFETY: The work is initialized, and ignored while it is disabled. The queue is one of
+        // the kernel's own, and any delay is allowed.
         unsafe { bindings::queue_delayed_work_on(ANY_CPU, queue(), work, delay) };
     }
 
-    /// Returns whether a task waits for the end of the work.
+    /// Returns whether the work is being stopped, or was.
     pub(crate) fn is_ending(&self) -> bool {
         self.0.ending.load(Relaxed)
     }
 }
 
-/// The work of something that is there; no more is done when this is dropped.
+/// The enabled work of a target. Drop stops it.
 pub(super) struct Running(Arc<Item>);
 
 impl Running {
-    /// Has `callback` called with `target` when the work is to be done, the first time at once.
+    /// Enables the work, which calls `callback` with `target`, and requests it for the first time.
     ///
     /// # Safety
     ///
-    /// `callback` must be callable with `target`, by any task, until the value that this returns was
-    /// stopped or dropped. The work must not be running already.
+    /// `callback` must be callable with `target`, by any task, until the returned value was stopped
+    /// or dropped. The work must not be running already.
     pub(super) unsafe fn new(
         waker: &Waker,
         callback: unsafe fn(NonNull<()>),
@@ -139,26 +139,26 @@ impl Running {
         Self(item)
     }
 
-    /// Ends the work: has it not done any more, and waits until it is not being done.
+    /// Disables the work, and waits until it is not running.
     pub(super) fn stop(&self) {
         self.0.ending.store(true, Relaxed);
-        // SAFETY: The work is initialized. Drivers are unbound by another task than that of their work.
+        // SAFETY: The work is initialized. Its task never unbinds the driver.
         unsafe { bindings::disable_delayed_work_sync(self.0.work.get()) };
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // To disable the work once more does no harm.
+        // Disabling the work twice is harmless.
         self.stop();
     }
 }
 
-/// Called by the work queue.
+/// Callback of the work queue.
 ///
 /// # Safety
 ///
-/// `work` must be in the delayed work of an [`Item`] that a [`Running`] holds until the call has ended.
+/// `work` must be in the delayed work of an [`Item`] that a [`Running`] holds during the call.
 #[allow(
     clippy::multiple_unsafe_ops_per_block,
     reason = "the kernel's `container_of!` has two"
@@ -171,7 +171,7 @@ unsafe extern "C" fn run(work: *mut bindings::work_struct) {
     // SAFETY: The caller guarantees that a `Running` holds the item during the call.
     let item = unsafe { &*item };
 
-    // SAFETY: By the type invariant the job does not change now.
+    // SAFETY: By the type invariant the job does not change while the work runs.
     if let Some(job) = unsafe { *item.job.get() } {
         // SAFETY: By the type invariant the callback may be called with this target.
         unsafe { (job.callback)(job.target) };
