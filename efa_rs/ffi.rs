@@ -2,8 +2,8 @@
 
 //! C functions, types and constants that the kernel crate does not bind.
 //!
-//! bindgen makes them from `ffi/bindings_helper.h` when the module is built; `ffi/helpers.c` has
-//! functions for what the headers have as macros and static inlines.
+//! bindgen generates them from `ffi/bindings_helper.h` when the module is built. `ffi/helpers.c`
+//! wraps macros and static inline functions of the headers.
 
 #[allow(
     clippy::all,
@@ -33,9 +33,9 @@ mod uapi;
 
 pub(crate) use uapi::UapiDefinitions;
 
-/// The methods of the core's objects that are EFA's own, `ffi/uapi.c`.
+/// EFA's own uverbs methods and attributes, defined in `ffi/uapi.c`.
 pub(crate) const EFA_UAPI_DEFINITIONS: UapiDefinitions = {
     let list = (&raw const efa_uapi_definitions).cast();
-    // SAFETY: The list in C is constant, and ends as the core expects.
+    // SAFETY: The C array is constant, and ends with a `UAPI_DEF_END` entry.
     unsafe { UapiDefinitions::new(list) }
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The verbs: what the RDMA core, and through it userspace, asks of the driver.
+//! The verbs: the driver's operations for the RDMA core and, through it, for userspace.
 
 mod abi;
 mod ah;
@@ -60,7 +60,7 @@ pub(crate) struct Efa<'bound> {
     kernel_uar: Arc<KernelUar>,
 }
 
-/// The PCI ids that userspace knows the device by.
+/// The PCI ids that the device's attributes report to userspace.
 struct PciIds {
     vendor: u16,
     device: u16,
@@ -68,7 +68,7 @@ struct PciIds {
 }
 
 impl<'bound> Efa<'bound> {
-    /// Makes the verbs of a device. `errors` counts those that fail.
+    /// Creates the verbs of a device. `errors` counts those that fail.
     ///
     /// # Errors
     ///
@@ -98,7 +98,7 @@ impl<'bound> Efa<'bound> {
         self.session.admin()
     }
 
-    /// Returns what the device can do.
+    /// Returns the attributes of the device.
     fn attributes(&self) -> &Attributes {
         self.session.attributes()
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* What bindgen reads: the headers that the kernel crate's own bindings leave out. */
+/* Input of bindgen: the driver's own C, and headers that the kernel crate's bindings leave out. */
 
 #include <linux/version.h>
 #include <rdma/ib_cache.h>

@@ -27,7 +27,7 @@ void efa_ratelimit_init(struct ratelimit_state *state)
 	ratelimit_default_init(state);
 }
 
-/* That of the online CPU that is number n of them, or NULL if there are fewer. */
+/* Returns the mask of the nth online CPU, counted from 0, or NULL if n is too large. */
 const struct cpumask *efa_cpumask_of_nth_online(unsigned int n)
 {
 	unsigned int cpu = cpumask_nth(n, cpu_online_mask);
@@ -70,7 +70,7 @@ u64 efa_net_cookie(const struct ib_device *device)
 	return read_pnet(&device->coredev.rdma_net)->net_cookie;
 }
 
-/* The network namespace with this cookie, with a reference; the initial one if there is none. */
+/* Takes a reference to the net namespace with this cookie, or to init_net if there is none. */
 struct net *efa_get_net(u64 cookie)
 {
 	struct net *net, *found = NULL;
@@ -108,21 +108,21 @@ pgprot_t efa_pgprot_writecombine(const struct vm_area_struct *vma)
 	return pgprot_writecombine(vma->vm_page_prot);
 }
 
-/* A function on x86 and a macro on arm64. */
+/* ioremap_wc() is a function on x86 and a macro on arm64. */
 void __iomem *efa_ioremap_wc(phys_addr_t address, size_t size)
 {
 	return ioremap_wc(address, size);
 }
 
-/* Writes to a doorbell, which no other access passes. */
+/* Writes to a doorbell, after all earlier writes and before all later accesses. */
 void efa_ring_ordered(u32 value, void __iomem *doorbell)
 {
-	wmb(); /* What was written before, also to memory of ioremap_wc(), is there first. */
+	wmb(); /* Earlier writes, those to ioremap_wc() memory included, complete first. */
 	writel(value, doorbell);
-	mb(); /* What follows, such as the next descriptor, is after it. */
+	mb(); /* Later accesses, such as writes of the next descriptor, follow it. */
 }
 
-/* Pages that each have a reference count, as vm_insert_page() gives them to userspace. */
+/* Allocates pages that each have a reference count, as vm_insert_page() requires. */
 void *efa_alloc_user_pages(size_t size)
 {
 	return alloc_pages_exact(size, GFP_KERNEL | __GFP_ZERO | __GFP_NOWARN);
@@ -138,7 +138,7 @@ int efa_mmap_pages(struct vm_area_struct *vma, void *pages)
 	return ret;
 }
 
-/* The device gets no copy: where the platform would make one, this fails. */
+/* Maps pages for DMA. Fails where the platform would need a bounce buffer. */
 int efa_dma_map(struct device *dev, void *pages, size_t size, dma_addr_t *address)
 {
 	*address = dma_map_single_attrs(dev, pages, size, DMA_BIDIRECTIONAL,

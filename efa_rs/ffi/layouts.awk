@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 #
-# Makes assertions for the C compiler of those that bindgen has written for Rust's: sizes of structures and offsets of
-# their fields. Types and bit fields without a name in C are left out.
+# Converts bindgen's assertions on Rust layouts to assertions for the C compiler: sizes of structures and offsets of
+# their fields. Omits types and bit fields that have no name in C.
 
 BEGIN {
 	print "/* Made by layouts.awk. */"
@@ -16,7 +16,7 @@ BEGIN {
 	kind[type] = "union"
 }
 
-# The number may be on the line after that of the name.
+# The number may be on the line after the name.
 match($0, /"(Size of|Offset of field:) [A-Za-z0-9_:]+"/) {
 	what = substr($0, RSTART + 1, RLENGTH - 2)
 }
@@ -26,7 +26,7 @@ what && match($0, /- [0-9]+usize/) {
 	is_size = what ~ /^Size/
 	sub(/^(Size of|Offset of field:) /, "", what)
 	split(what, path, "::")
-	# bindgen adds a line to a name that Rust has for itself.
+	# bindgen appends an underscore to names that are Rust keywords.
 	sub(/_$/, "", path[2])
 	name = kind[path[1]] " " path[1]
 	if (what ~ /__bindgen_|::_bitfield_|^possible_net_t|^netdevice_tracker/)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-/* The C compiler checks the layouts that bindgen has by clang. bindgen does not read this file. */
+/* The C compiler checks the layouts that bindgen got from clang. bindgen does not read this. */
 
 #include <rdma/ib_cache.h>
 #include <rdma/ib_umem.h>

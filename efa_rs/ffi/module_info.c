@@ -6,5 +6,5 @@
 #include "version.h"
 
 MODULE_VERSION(EFA_VERSION);
-/* Programs look for /dev/infiniband/uverbs* as soon as the device is there. */
+/* Programs look for /dev/infiniband/uverbs* as soon as the device is registered. */
 MODULE_SOFTDEP("pre: ib_uverbs");

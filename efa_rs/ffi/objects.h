@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* What C and Rust share besides functions. */
+/* Structures and data that C and Rust share. */
 #include <rdma/ib_verbs.h>
 #include <rdma/uverbs_ioctl.h>
 
-/* A memory region and what the driver's own method of the MR object tells of it. */
+/* A memory region with the attributes that EFA_IB_METHOD_MR_QUERY returns. */
 struct efa_mr_object {
 	struct ib_mr core;
 	u16 validity;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /* The driver's tracepoints, as functions that Rust can call. */
 
-/* bindgen, which takes the prototypes from here, needs no definitions. */
+/* bindgen needs only the prototypes in this file. */
 #ifndef __BINDGEN__
 #define CREATE_TRACE_POINTS
 #endif

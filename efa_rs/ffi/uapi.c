@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-/* What of the core's objects is the driver's own, whose declarations are made of macros. */
+/* The driver's own uverbs methods and attributes, which only C macros can declare. */
 
 #include <rdma/ib_user_ioctl_verbs.h>
 #include <rdma/uverbs_ioctl.h>

@@ -1,32 +1,32 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Methods of the RDMA core's objects that a driver declares in C, where the macros for them are.
+//! A driver's own uverbs methods and attributes, declared in C, as only C macros can.
 
 use kernel::ffi::c_void;
 
-/// Methods of the RDMA core's objects that a driver declares in C.
+/// A driver's own uverbs methods and attributes, declared in C.
 ///
 /// # Invariants
 ///
-/// The list is one of `struct uapi_definition`. It is constant, and ends with the entry that says so.
+/// Points to a constant array of `struct uapi_definition` that ends with a `UAPI_DEF_END` entry.
 #[derive(Clone, Copy)]
 pub(crate) struct UapiDefinitions(*const c_void);
 
-// SAFETY: By the type invariant the definitions are constant.
+// SAFETY: By the type invariant the array is constant.
 unsafe impl Sync for UapiDefinitions {}
 
 impl UapiDefinitions {
-    /// Takes a list of `struct uapi_definition` of C.
+    /// Wraps a C array of `struct uapi_definition`.
     ///
     /// # Safety
     ///
-    /// The list must never change, and end with the entry that says so.
+    /// The array must never change, and must end with a `UAPI_DEF_END` entry.
     pub(crate) const unsafe fn new(list: *const c_void) -> Self {
-        // INVARIANT: The caller guarantees it.
+        // INVARIANT: The caller guarantees that the array is constant, and how it ends.
         Self(list)
     }
 
-    /// Returns the list, of `struct uapi_definition`.
+    /// Returns the array of `struct uapi_definition`.
     pub(crate) const fn as_ptr(self) -> *const c_void {
         self.0
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* The driver's version. The one place that says it. */
+/* The driver's version. Defined only here. */
 #define EFA_VERSION_MAJOR 0
 #define EFA_VERSION_MINOR 1
 #define EFA_VERSION_SUBMINOR 0

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The admin queue: commands, their completions, and what all of them have in common.
+//! The admin queue: commands, their completions, and the headers that they share.
 //!
 //! A command is one entry of the submission queue (AQ), a completion one entry of the completion
-//! queue (ACQ). What differs between commands is their payload. Where that is in an entry, and what
-//! stands before it, depends on the [`Protocol`]; [`AqEntry`] puts entries together and takes them
-//! apart. So the structure of a command describes its payload, with offsets from the payload's start,
-//! while that of a response describes the whole entry, which begins with an [`AcqHeader`].
+//! queue (ACQ). Commands differ in their payload. Its offset in an entry, and the header before it,
+//! depend on the [`Protocol`]; [`AqEntry`] encodes and decodes entries. The structure of a command
+//! therefore describes its payload, with offsets from the payload's start. The structure of a
+//! response describes the whole entry, which begins with an [`AcqHeader`].
 
 pub mod ah;
 pub mod control;
@@ -36,23 +36,23 @@ use super::{
 /// An entry of the completion queue.
 pub type AcqEntry = [u8; 64];
 
-/// Position of the byte with the phase in a completion queue entry.
+/// Offset of the byte with the phase in a completion queue entry.
 pub const ACQ_PHASE_OFFSET: usize = 3;
 
 /// Bytes in the payload of a command. The entries of [`Protocol::V2`] have room for more, which no
 /// command needs.
 pub const PAYLOAD_SIZE: usize = 60;
 
-/// Entries of the submission queue consist of blocks of this size.
+/// Size in bytes of the blocks that submission queue entries consist of.
 pub const AQ_BLOCK_SIZE: usize = 64;
 
 /// Bytes in the largest entry of the submission queue.
 const MAX_AQ_ENTRY_SIZE: usize = 2 * AQ_BLOCK_SIZE;
 
-/// The first version of the interface in which commands have the form of [`Protocol::V2`].
+/// The first version of the interface in which commands have the format of [`Protocol::V2`].
 const V2_VERSION: Version = Version { major: 0, minor: 3 };
 
-/// Bits of a command id.
+/// Number of bits in a command id.
 pub const COMMAND_ID_BITS: u32 = 12;
 
 codes! {
@@ -98,7 +98,7 @@ codes! {
         DestroyEq = 19 => "DESTROY_EQ",
         /// [`mr::AllocMr`].
         AllocMr = 20 => "ALLOC_MR",
-        /// Linux's interface has no more than its name.
+        /// Linux's interface defines only its name.
         Service = 21 => "SERVICE",
         /// [`event_counter::CreateEventCounter`].
         CreateEventCounter = 25 => "CREATE_EVENT_COUNTER",
@@ -114,31 +114,31 @@ codes! {
 }
 
 codes! {
-    /// How a command ended.
+    /// Completion status of a command.
     pub enum Status: u8 {
-        /// It was done.
+        /// The command was executed.
         Success = 0 => "SUCCESS",
-        /// The device has no more of what was asked for.
+        /// The device has no free resource of the requested kind.
         ResourceAllocationFailure = 1 => "RESOURCE_ALLOCATION_FAILURE",
-        /// There is no such command.
+        /// The opcode is not defined.
         BadOpcode = 2 => "BAD_OPCODE",
-        /// This device does not do it.
+        /// This device does not support the command.
         UnsupportedOpcode = 3 => "UNSUPPORTED_OPCODE",
-        /// The command contradicts its own format.
+        /// The command violates its format.
         MalformedRequest = 4 => "MALFORMED_REQUEST",
         /// A parameter has a value that is not allowed.
         IllegalParameter = 5 => "ILLEGAL_PARAMETER",
-        /// Something else went wrong.
+        /// Any other error.
         UnknownError = 6 => "UNKNOWN_ERROR",
-        /// Something else still uses what was to be destroyed or changed.
+        /// The object to destroy or to modify is in use.
         ResourceBusy = 7 => "RESOURCE_BUSY",
     }
 }
 
 bits! {
-    /// Number by which the driver finds the command that a completion belongs to.
+    /// Id by which the driver matches a completion to its command.
     pub struct CommandId(u16) {
-        /// The number; its range is [`COMMAND_ID_BITS`].
+        /// The id, of [`COMMAND_ID_BITS`] bits.
         11:0 id => u16,
     }
 }
@@ -146,41 +146,40 @@ bits! {
 bits! {
     /// Flags of a submission queue entry.
     pub struct AqFlags(u8) {
-        /// Which round through the queue the entry belongs to; the first is 1.
+        /// Phase: toggles with each pass through the queue; 1 in the first pass.
         0:0 phase => bool,
-        /// The command has a control buffer.
+        /// Whether the command has a control buffer.
         1:1 ctrl_data => bool,
-        /// The control buffer is described by [a chain of chunks](control).
+        /// Whether the control buffer is described by [a chain of chunks](control).
         2:2 ctrl_data_indirect => bool,
     }
 }
 
 layout! {
-    /// Start of every submission queue entry, and all that stands before the payload in
-    /// [`Protocol::V1`].
+    /// Start of every submission queue entry, and the whole header in [`Protocol::V1`].
     pub struct AqHeader[4] {
-        /// Number of the command.
+        /// Id of the command.
         command_id @ 0: CommandId,
-        /// What to do, an [`Opcode`].
+        /// Operation, an [`Opcode`].
         opcode @ 2: u8,
-        /// Phase, and where the command's data is.
+        /// Phase, and kind of the control buffer.
         flags @ 3: AqFlags,
     }
 }
 
 layout! {
-    /// All that stands before the payload in [`Protocol::V2`].
+    /// Header of a submission queue entry in [`Protocol::V2`].
     pub struct AqHeaderV2[12] {
-        /// What entries of each protocol begin with.
+        /// Start of the header, which both protocols share.
         common @ 0: AqHeader,
         /// [Checksum](super::checksum) of the entry.
         checksum @ 4: u16,
-        /// Version of the payload's layout; 0 is the only one.
+        /// Version of the payload's layout; only 0 is defined.
         payload_ver @ 6: u8,
     }
 }
 
-/// The form of the submission queue's entries.
+/// The format of the submission queue's entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// 64 bytes: [`AqHeader`] and payload.
@@ -190,7 +189,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// Returns the form that a device with this version of the interface wants.
+    /// Returns the format that a device with this version of the interface requires.
     pub fn of(version: Version) -> Self {
         if version < V2_VERSION {
             Self::V1
@@ -213,19 +212,19 @@ impl Protocol {
     }
 }
 
-/// An encoded command, but for what depends on the queue that it is submitted to.
+/// An encoded command without the fields that its queue determines: id and phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AqRequest {
-    /// What to do, an [`Opcode`].
+    /// Operation, an [`Opcode`].
     pub opcode: u8,
-    /// Where the command's data is; the phase is not used.
+    /// Kind of the control buffer; the phase is not used.
     pub control: AqFlags,
     /// The payload.
     pub payload: [u8; PAYLOAD_SIZE],
 }
 
 impl AqRequest {
-    /// Returns what an entry with this number and phase begins with.
+    /// Returns the header of an entry with this command id and phase.
     #[inline]
     fn header(&self, command_id: u16, phase: bool) -> AqHeader {
         AqHeader {
@@ -264,12 +263,12 @@ impl AqRequest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AqEntry {
     protocol: Protocol,
-    /// The entry, with zeroes behind its end.
+    /// The entry, followed by zeroes.
     bytes: [u8; MAX_AQ_ENTRY_SIZE],
 }
 
 impl AqEntry {
-    /// Makes the entry for a command with the number and the phase that the queue gives it.
+    /// Encodes a command with the id and the phase that the queue assigns to it.
     pub fn new(protocol: Protocol, request: &AqRequest, command_id: u16, phase: bool) -> Self {
         let mut entry = Self::zeroed(protocol);
         match protocol {
@@ -288,13 +287,13 @@ impl AqEntry {
         }
     }
 
-    /// Returns what the entry begins with.
+    /// Returns the header that both protocols share.
     #[inline]
     pub fn header(&self) -> AqHeader {
         AqHeader::decode(&At::<0>::load(&self.bytes))
     }
 
-    /// Takes the command out of the entry.
+    /// Decodes the command of the entry.
     pub fn request(&self) -> AqRequest {
         let header = self.header();
         AqRequest {
@@ -310,7 +309,7 @@ impl AqEntry {
         }
     }
 
-    /// Returns the form of the entry.
+    /// Returns the format of the entry.
     pub fn protocol(&self) -> Protocol {
         self.protocol
     }
@@ -323,7 +322,7 @@ impl AqEntry {
         }
     }
 
-    /// Returns the bytes of the entry, to replace them.
+    /// Returns the bytes of the entry for modification.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         match self.protocol {
             Protocol::V1 => &mut self.bytes[..Protocol::V1.entry_size()],
@@ -342,7 +341,7 @@ impl AqEntry {
         .take(self.protocol.blocks())
     }
 
-    /// Returns whether the checksum is right, if the entry has one.
+    /// Returns whether the checksum is correct, or the entry has none.
     pub fn is_intact(&self) -> bool {
         match self.protocol {
             Protocol::V1 => true,
@@ -353,7 +352,7 @@ impl AqEntry {
         }
     }
 
-    /// Makes the checksum right, if the entry has one.
+    /// Updates the checksum, if the entry has one.
     pub fn update_checksum(&mut self) {
         if self.protocol == Protocol::V2 {
             let checksum = checksum::of_entry(&self.bytes);
@@ -365,7 +364,7 @@ impl AqEntry {
 bits! {
     /// Flags of a completion queue entry.
     pub struct AcqFlags(u8) {
-        /// Which round through the queue the entry belongs to; the first is 1.
+        /// Phase: toggles with each pass through the queue; 1 in the first pass.
         0:0 phase => bool,
     }
 }
@@ -373,11 +372,11 @@ bits! {
 layout! {
     /// Start of every completion queue entry.
     pub struct AcqHeader[8] {
-        /// Number of the command that is complete.
+        /// Id of the completed command.
         command_id @ 0: CommandId,
-        /// How it ended, a [`Status`].
+        /// Status of the command, a [`Status`].
         status @ 2: u8,
-        /// Whether the entry is new. The device writes it last.
+        /// Phase, which marks a new entry. The device writes it last.
         flags @ 3: AcqFlags,
         /// [Checksum](super::checksum) of the entry, or zero.
         checksum @ 4: u16,
@@ -385,7 +384,7 @@ layout! {
 }
 
 impl AcqHeader {
-    /// Takes the header from an entry.
+    /// Decodes the header of an entry.
     #[inline]
     pub fn of(entry: &AcqEntry) -> Self {
         Self::decode(&At::<0>::load(entry))
@@ -400,10 +399,10 @@ impl AcqHeader {
 
 /// A command.
 pub trait Command: Sized {
-    /// What the command does.
+    /// Opcode of the command.
     const OPCODE: Opcode;
 
-    /// What its completion holds if it succeeds.
+    /// Content of the completion if the command succeeds.
     type Response: Response;
 
     /// Encodes the command.
@@ -415,18 +414,18 @@ pub trait Command: Sized {
 
 /// Content of a completion.
 pub trait Response: Sized {
-    /// Makes the entry, all but its [header](AcqHeader).
+    /// Encodes the entry, except for its [header](AcqHeader).
     fn to_entry(&self) -> AcqEntry;
 
-    /// Takes the content from the completion of a command that succeeded.
+    /// Decodes the completion of a command that succeeded.
     fn from_entry(entry: &AcqEntry) -> Self;
 }
 
-/// Makes a layout a command, and, unless it is [`NoData`], another one its response.
+/// Implements [`Command`] for a layout and, unless it is [`NoData`], [`Response`] for another one.
 ///
-/// `with control` is said of a command whose field `control` is in the entry's header.
+/// `with control` marks a command whose field `control` is in the entry's header.
 ///
-/// The macro names this module as `admin`, so a file that calls it has to import it by that name.
+/// The macro names this module as `admin`, so a file that calls it must import it by that name.
 macro_rules! command {
     ($opcode:expr, $command:ident $(with $control:ident)? => NoData) => {
         command!(@command $opcode, $command $(with $control)?, NoData);
@@ -480,7 +479,7 @@ macro_rules! command {
 pub(crate) use command;
 
 layout! {
-    /// Content of a completion that has a status only.
+    /// Content of a completion that has only a status.
     pub struct NoData[64] {}
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Asynchronous event notifications: what the device reports unasked.
+//! Asynchronous event notifications, which the device sends unsolicited.
 
 use super::wire::{
     self,
@@ -9,18 +9,18 @@ use super::wire::{
     layout, //
 };
 
-/// Position of the byte with the phase in an entry.
+/// Offset of the byte with the phase in an entry.
 pub const PHASE_OFFSET: usize = 4;
 
 codes! {
-    /// Kinds of events. A driver enables the groups it wants with
+    /// Kinds of events. A driver enables groups with
     /// [`AenqConfig`](super::features::AenqConfig).
     pub enum AenqGroup: u16 {
         /// The device has failed.
         FatalError = 1 => "FATAL_ERROR",
-        /// Something is wrong, but the device works.
+        /// The device has a problem, but works.
         Warning = 2 => "WARNING",
-        /// Something happened that is not an error.
+        /// An event that is not an error.
         Notification = 3 => "NOTIFICATION",
         /// The device is alive; sent periodically.
         KeepAlive = 4 => "KEEP_ALIVE",
@@ -28,7 +28,7 @@ codes! {
 }
 
 impl AenqGroup {
-    /// The bit that stands for the group in a set of groups.
+    /// Returns the bit of the group in a set of groups.
     pub const fn mask(self) -> u32 {
         1 << self as u16
     }
@@ -37,7 +37,7 @@ impl AenqGroup {
 bits! {
     /// Flags of an event.
     pub struct AenqFlags(u8) {
-        /// Which round through the queue the entry belongs to; the first is 1.
+        /// Phase: toggles with each pass through the queue; 1 in the first pass.
         0:0 phase => bool,
     }
 }
@@ -45,15 +45,15 @@ bits! {
 layout! {
     /// One entry of the asynchronous event queue.
     pub struct AenqEntry[64] {
-        /// What kind of event it is, an [`AenqGroup`].
+        /// Kind of event, an [`AenqGroup`].
         group @ 0: u16,
-        /// What happened; the meaning depends on the group.
+        /// Event within the group, which defines its meaning.
         syndrome @ 2: u16,
-        /// Whether the entry is new. The device writes it last.
+        /// Phase, which marks a new entry. The device writes it last.
         flags @ 4: AenqFlags,
-        /// When it happened, in the device's own time.
+        /// Time of the event by the device's own clock.
         timestamp @ 8: u64,
-        /// More about the event; the meaning depends on the group.
+        /// Details of the event; the meaning depends on the group.
         data @ 16: [u8; 48],
     }
 }

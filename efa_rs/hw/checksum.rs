@@ -6,7 +6,7 @@
 //! A CRC of 16 bits with polynomial 0x8005, bits reflected, initial value all ones, inverted at the
 //! end. It covers the whole entry, with the checksum's own bytes taken as zero.
 
-/// Position of the checksum in an entry.
+/// Offset of the checksum in an entry.
 pub const OFFSET: usize = 4;
 
 /// Bytes of the checksum.
@@ -15,7 +15,7 @@ const SIZE: usize = size_of::<u16>();
 /// The polynomial, reflected.
 const POLYNOMIAL: u16 = 0xa001;
 
-/// What each value of a byte makes of a remainder of zero.
+/// Remainder after each byte value, from an initial remainder of zero.
 static TABLE: [u16; 256] = {
     let mut table = [0; 256];
     let mut byte = 0;
@@ -37,7 +37,7 @@ static TABLE: [u16; 256] = {
     table
 };
 
-/// Returns what these bytes make of a remainder.
+/// Returns the remainder after these bytes.
 #[inline]
 fn update(remainder: u16, bytes: &[u8]) -> u16 {
     bytes.iter().fold(remainder, |remainder, byte| {
@@ -47,8 +47,8 @@ fn update(remainder: u16, bytes: &[u8]) -> u16 {
     })
 }
 
-/// Returns the checksum that belongs into `entry`, whatever its checksum field holds now.
-// One copy, whose cost `make bench` shows.
+/// Returns the checksum of `entry`. The current value of its checksum field has no effect.
+// Never inlined: one copy, whose cost `make bench` shows.
 #[inline(never)]
 pub fn of_entry(entry: &[u8]) -> u16 {
     let before = entry.get(..OFFSET).unwrap_or(entry);

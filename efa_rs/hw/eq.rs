@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Entries of an event queue: which completion queue has something new.
+//! Entries of an event queue, which report that a completion queue has new completions.
 
 use super::wire::{
     self,
@@ -9,11 +9,11 @@ use super::wire::{
     layout, //
 };
 
-/// Position of the byte with the phase in an entry.
+/// Offset of the byte with the phase in an entry.
 pub const PHASE_OFFSET: usize = 0;
 
 codes! {
-    /// What an entry reports.
+    /// Types of events.
     pub enum EventType: u8 {
         /// An armed completion queue has a new completion.
         Completion = 0 => "COMPLETION",
@@ -23,9 +23,9 @@ codes! {
 bits! {
     /// First word of an entry.
     pub struct EqeCommon(u32) {
-        /// Which round through the queue the entry belongs to; the first is 1.
+        /// Phase: toggles with each pass through the queue; 1 in the first pass.
         0:0 phase => bool,
-        /// What the entry reports, an [`EventType`].
+        /// Type of the event, an [`EventType`].
         8:1 event_type => u8,
     }
 }

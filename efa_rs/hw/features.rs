@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Features: the attributes that a driver reads from a device and the settings that it makes.
+//! Features: attributes of the device that a driver reads, and settings that it writes.
 
 use super::{
     admin::{
@@ -43,7 +43,7 @@ codes! {
 }
 
 impl FeatureId {
-    /// The bit that stands for the feature in [`DeviceAttr::supported_features`].
+    /// Returns the bit of the feature in [`DeviceAttr::supported_features`].
     pub const fn mask(self) -> u64 {
         1 << self as u8
     }
@@ -54,7 +54,7 @@ layout! {
     pub struct GetFeature[60] {
         /// Whether the control buffer is used.
         control: AqFlags,
-        /// Where to put data that does not fit into the completion.
+        /// Control buffer for data that does not fit into the completion.
         control_buffer @ 0: CtrlBuffInfo,
         /// The [`FeatureId`].
         feature_id @ 13: u8,
@@ -64,7 +64,7 @@ layout! {
 layout! {
     /// The value of a feature.
     pub struct GetFeatureResponse[64] {
-        /// Encoding of the attributes that were asked for, with zeroes to its end.
+        /// Encoding of the requested attributes, padded with zeroes.
         data @ 8: [u8; 56],
     }
 }
@@ -76,11 +76,11 @@ layout! {
     pub struct SetFeature[60] {
         /// Whether the control buffer is used.
         control: AqFlags,
-        /// Where data is that does not fit into the command.
+        /// Control buffer with data that does not fit into the command.
         control_buffer @ 0: CtrlBuffInfo,
         /// The [`FeatureId`].
         feature_id @ 13: u8,
-        /// Encoding of the setting, with zeroes to its end.
+        /// Encoding of the setting, padded with zeroes.
         data @ 16: [u8; 44],
     }
 }
@@ -92,10 +92,10 @@ pub trait Feature: Sized {
     /// The feature's number.
     const ID: FeatureId;
 
-    /// Takes the attributes from a response to the command for this feature.
+    /// Decodes the attributes from a response to [`GetFeature`] for this feature.
     fn from_response(response: &GetFeatureResponse) -> Self;
 
-    /// Makes the response.
+    /// Encodes the response.
     fn into_response(self) -> GetFeatureResponse;
 }
 
@@ -130,7 +130,7 @@ features! {
 }
 
 bits! {
-    /// What the device's data path can do.
+    /// Capabilities of the device's data path.
     pub struct DeviceCaps(u32) {
         /// RDMA read.
         0:0 rdma_read => bool,
@@ -152,9 +152,9 @@ bits! {
 layout! {
     /// Attributes of the device.
     pub struct DeviceAttr[56] {
-        /// Which features there are: [`FeatureId::mask`] of each.
+        /// Supported features: [`FeatureId::mask`] of each.
         supported_features @ 0: u64,
-        /// Which page sizes a memory region may have: each is its own bit.
+        /// Supported page sizes of memory regions: each size, a power of two, is its own bit.
         page_size_cap @ 8: u64,
         /// Version of the firmware.
         fw_version @ 16: u32,
@@ -164,34 +164,34 @@ layout! {
         device_version @ 24: u32,
         /// BAR with the doorbells.
         db_bar @ 28: u16,
-        /// Bits of a physical address.
+        /// Number of bits in a physical address.
         phys_addr_width @ 30: u8,
-        /// Bits of a virtual address.
+        /// Number of bits in a virtual address.
         virt_addr_width @ 31: u8,
-        /// What the data path can do.
+        /// Capabilities of the data path.
         device_caps @ 32: DeviceCaps,
-        /// Most bytes of one RDMA operation.
+        /// Maximum number of bytes of one RDMA operation.
         max_rdma_size @ 36: u32,
-        /// Identifies the device among all.
+        /// Globally unique id of the device.
         guid @ 40: u64,
-        /// Highest speed of the link in Gbit/s; 0 if the device does not report it.
+        /// Maximum speed of the link in Gbit/s; 0 if the device does not report it.
         max_link_speed_gbps @ 48: u16,
     }
 }
 
 layout! {
-    /// Which asynchronous events the device can and shall report, as sets of
+    /// Supported and enabled asynchronous events, as sets of
     /// [`AenqGroup`](super::aenq::AenqGroup).
     pub struct AenqConfig[8] {
-        /// The groups that the device can report. No effect when set.
+        /// Groups that the device can report; ignored in a setting.
         supported_groups @ 0: u32,
-        /// The groups that the device reports.
+        /// Groups that the device reports.
         enabled_groups @ 4: u32,
     }
 }
 
 impl AenqConfig {
-    /// Makes the data of the command that sets this configuration.
+    /// Encodes the configuration as data of [`SetFeature`].
     #[inline]
     pub fn into_setting(self) -> [u8; 44] {
         let mut data = [0; 44];
@@ -199,7 +199,7 @@ impl AenqConfig {
         data
     }
 
-    /// Takes the configuration from the data of the command that sets it.
+    /// Decodes the configuration from data of [`SetFeature`].
     #[inline]
     pub fn from_setting(data: &[u8; 44]) -> Self {
         Self::decode(&wire::At::<0>::load(data))
@@ -211,13 +211,13 @@ layout! {
     pub struct NetworkAttr[20] {
         /// Address of the device, a GID in network byte order.
         addr @ 0: [u8; 16],
-        /// Most bytes of payload in one packet.
+        /// Maximum number of payload bytes in one packet.
         mtu @ 16: u32,
     }
 }
 
 layout! {
-    /// Limits of queues and of what they refer to.
+    /// Limits on queues and other objects: maximum numbers, unless stated otherwise.
     pub struct QueueAttr1[56] {
         /// Queue pairs.
         max_qp @ 0: u32,
@@ -231,9 +231,9 @@ layout! {
         max_cq @ 16: u32,
         /// Entries in a completion queue.
         max_cq_depth @ 20: u32,
-        /// How many sub-queues each completion queue has.
+        /// Number of sub-queues in each completion queue.
         sub_cqs_per_cq @ 24: u16,
-        /// Least work requests in a send queue.
+        /// Minimum number of work requests in a send queue.
         min_sq_depth @ 26: u16,
         /// Buffers in one send work request.
         max_wr_send_sges @ 28: u16,
@@ -258,22 +258,22 @@ layout! {
 }
 
 layout! {
-    /// More limits of queues.
+    /// More limits on queues: maximum numbers.
     pub struct QueueAttr2[24] {
-        /// Bytes of inline data in a send work request, instead of
+        /// Bytes of inline data in a send work request; overrides
         /// [`QueueAttr1::inline_buf_size`].
         inline_buf_size_ex @ 0: u16,
-        /// What event counters can count of queue pairs.
+        /// Events of queue pairs that event counters can count.
         supported_event_counter_qp_events @ 8: QpEvents,
         /// Event counters.
         max_event_counters @ 12: u32,
-        /// Largest value of an event counter; the next one after it is 0.
+        /// Largest value of an event counter, after which it wraps to 0.
         event_counter_max_val @ 16: u64,
     }
 }
 
 bits! {
-    /// Sets of events for an event queue.
+    /// Set of event types of an event queue.
     pub struct EqEvents(u32) {
         /// New completions in armed completion queues.
         0:0 completion => bool,
@@ -281,11 +281,11 @@ bits! {
 }
 
 layout! {
-    /// Limits of event queues.
+    /// Limits on event queues.
     pub struct EventQueueAttr[12] {
-        /// Event queues.
+        /// Maximum number of event queues.
         max_eq @ 0: u32,
-        /// Entries in an event queue.
+        /// Maximum number of entries in an event queue.
         max_eq_depth @ 4: u32,
         /// Events that can be reported.
         event_bitmask @ 8: EqEvents,
@@ -293,15 +293,15 @@ layout! {
 }
 
 layout! {
-    /// What the device advises the driver to do; in each, 0 means that it has no opinion.
+    /// Timeouts and intervals that the device recommends; 0 means no recommendation.
     pub struct HwHints[8] {
-        /// How long to wait for a register, in ms.
+        /// Timeout of a register read, in ms.
         mmio_read_timeout @ 0: u16,
-        /// How long a keep-alive event may stay away, in ms.
+        /// Maximum time without a keep-alive event, in ms.
         driver_watchdog_timeout @ 2: u16,
-        /// How long to wait for a command, in ms.
+        /// Timeout of an admin command, in ms.
         admin_completion_timeout @ 4: u16,
-        /// How often to poll for a completion, in ms.
+        /// Interval between polls for a completion, in ms.
         poll_interval @ 6: u16,
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What the driver reports to the device about the host, through a control buffer.
+//! Information about host and driver, which the driver sends to the device in a control buffer.
 
 use super::wire::{
     self,
@@ -32,7 +32,7 @@ bits! {
 }
 
 bits! {
-    /// Where the device is on the host's PCI bus.
+    /// Address of the device on the host's PCI bus.
     pub struct Bdf(u16) {
         /// Function number.
         2:0 function => u8,
@@ -44,7 +44,7 @@ bits! {
 }
 
 bits! {
-    /// Version of the interface that the driver was written to.
+    /// Version of the interface that the driver implements.
     pub struct SpecVersion(u16) {
         /// Minor version.
         7:0 minor => u8,
@@ -53,13 +53,13 @@ bits! {
     }
 }
 
-/// The version that this description of the interface has.
+/// Version of the interface that these files describe.
 pub const SPEC_VERSION: SpecVersion = SpecVersion { major: 2, minor: 0 };
 
 bits! {
-    /// What the driver is and can do.
+    /// Properties and capabilities of the driver.
     pub struct HostInfoFlags(u32) {
-        /// The driver comes with the kernel.
+        /// The driver is part of the kernel tree.
         0:0 intree => bool,
         /// The driver supports GPUDirect RDMA.
         1:1 gdr => bool,
@@ -76,15 +76,15 @@ layout! {
         os_type @ 128: u32,
         /// Version of the kernel, text that ends with a zero byte.
         kernel_version_text @ 132: [u8; 32],
-        /// Version of the kernel as a number, as Linux encodes it.
+        /// Version of the kernel as a number, encoded as `LINUX_VERSION_CODE`.
         kernel_version @ 164: u32,
         /// Version of the driver.
         driver_version @ 168: DriverVersion,
-        /// Where the device is.
+        /// PCI address of the device.
         bdf @ 172: Bdf,
         /// Version of the interface.
         spec_version @ 174: SpecVersion,
-        /// What the driver is and can do.
+        /// Properties and capabilities of the driver.
         flags @ 176: HostInfoFlags,
     }
 }

@@ -2,9 +2,9 @@
 
 //! The data path: work requests and completions.
 //!
-//! Programs write work requests themselves, past the driver: those for the send queue into the device's memory, a
-//! *low-latency queue*, those for the receive queue into host memory. A write to a doorbell has their
-//! number. All layouts are those of rdma-core's `efa_io_defs.h` and `efa_io_regs_defs.h`.
+//! Programs write work requests themselves, bypassing the driver. Send queues are in device memory,
+//! as *low-latency queues*, and receive queues in host memory. A doorbell has the producer counter.
+//! All layouts are those of rdma-core's `efa_io_defs.h` and `efa_io_regs_defs.h`.
 
 use super::{
     admin::mr::RegMrPermissions,
@@ -19,28 +19,28 @@ use super::{
 /// Bytes of the largest send work request.
 pub const MAX_WQE_SIZE: usize = 128;
 
-/// Bytes of the smallest one.
+/// Bytes of the smallest send work request.
 pub const MIN_WQE_SIZE: usize = 64;
 
 bits! {
     /// A local or remote key in a work request.
     pub struct Key(u32) {
-        /// What identifies the memory region.
+        /// Identifier of the memory region.
         19:0 region => u32,
-        /// How often a region that gets its pages by work requests was given new ones, modulo 16; 0 for any other. Source:
-        /// amzn-drivers, kernel/linux/efa/src/efa_verbs.h.
+        /// Number of fast registrations of the region, modulo 16; 0 without fast registration.
+        /// Source: amzn-drivers, kernel/linux/efa/src/efa_verbs.h.
         23:20 generation => u8,
     }
 }
 
-/// Number of the address handle in a completion whose peer has none.
+/// Address handle number in the completion of a message from a peer without address handle.
 pub const UNKNOWN_AH: u16 = u16::MAX;
 
-/// Where the payload of an unreliable datagram starts in its receive buffer; the bytes before are for a global route header.
+/// Offset of a UD payload in its receive buffer. The bytes before are for a global route header.
 pub const UD_PAYLOAD_OFFSET: u32 = 40;
 
 codes! {
-    /// What a work request asks for.
+    /// Operation of a work request.
     pub enum OpType: u8 {
         /// Sends to a receive buffer.
         Send = 0 => "SEND",
@@ -48,9 +48,9 @@ codes! {
         RdmaRead = 1 => "RDMA_READ",
         /// Writes to memory of the peer.
         RdmaWrite = 2 => "RDMA_WRITE",
-        /// Gives a memory region its pages, see [`FastMrRegReq`].
+        /// Sets the pages of a memory region, see [`FastMrRegReq`].
         FastReg = 3 => "FAST_REG",
-        /// Takes them away, see [`FastMrInvReq`].
+        /// Removes the pages of a memory region, see [`FastMrInvReq`].
         FastInv = 4 => "FAST_INV",
     }
 }
@@ -60,7 +60,7 @@ bits! {
     pub struct TxCtrl1(u8) {
         /// Operation, an [`OpType`].
         3:0 op_type => u8,
-        /// There is immediate data.
+        /// The work request has immediate data.
         4:4 has_imm => bool,
         /// The data is in the work request instead of buffers.
         5:5 inline_msg => bool,
@@ -74,13 +74,13 @@ bits! {
 bits! {
     /// Second control byte of a send work request.
     pub struct TxCtrl2(u8) {
-        /// Which round through the queue the work request belongs to; the first is 0.
+        /// Phase: toggles with each pass through the queue; 0 in the first pass.
         0:0 phase => bool,
         /// First descriptor of the work request; always set.
         2:2 first => bool,
         /// Last descriptor of the work request; always set.
         3:3 last => bool,
-        /// Its success is to be reported too.
+        /// Success generates a completion, too.
         4:4 comp_req => bool,
     }
 }
@@ -88,7 +88,7 @@ bits! {
 bits! {
     /// Third control byte of a send work request.
     pub struct TxCtrl3(u8) {
-        /// What it is to be optimized for, see [`HINT_BURST_PPS_SENSITIVE`].
+        /// Optimization hints, see [`HINT_BURST_PPS_SENSITIVE`].
         1:0 processing_hints => u8,
     }
 }
@@ -99,7 +99,7 @@ pub const HINT_BURST_PPS_SENSITIVE: u8 = 1 << 0;
 layout! {
     /// First half of a send work request of 64 bytes, and first quarter of one of 128 bytes.
     pub struct TxMetaDesc[32] {
-        /// By which the completion refers to the work request.
+        /// Request id, which the completion repeats.
         req_id @ 0: u16,
         /// Operation.
         ctrl1 @ 2: TxCtrl1,
@@ -117,7 +117,7 @@ layout! {
         ctrl3 @ 14: TxCtrl3,
         /// Q_Key of the peer's queue pair.
         qkey @ 16: u32,
-        /// The upper 48 bits of the request id, if those of the queue have 64.
+        /// The upper 48 bits of the request id, if the queue has ids of 64 bits.
         req_id_ex @ 26: [u8; 6],
     }
 }
@@ -147,7 +147,7 @@ layout! {
 }
 
 codes! {
-    /// Where the bus addresses of the pages are that a work request gives to a memory region.
+    /// Location of the bus addresses of the pages in a [`FastMrRegReq`].
     pub enum PblMode: u8 {
         /// In the work request, which has room for one.
         Inline = 0 => "INLINE_PBL",
@@ -157,35 +157,35 @@ codes! {
 }
 
 bits! {
-    /// Form of the pages that a work request gives to a memory region.
+    /// Page size and page list of a [`FastMrRegReq`].
     pub struct FastMrRegFlags(u8) {
-        /// Size of each page, as a power of two.
+        /// Binary logarithm of the page size in bytes.
         4:0 phys_page_size_shift => u8,
-        /// Where their addresses are, a [`PblMode`].
+        /// Location of the pages' addresses, a [`PblMode`].
         6:5 pbl_mode => u8,
     }
 }
 
 layout! {
-    /// Second half of a send work request that gives a memory region its pages.
+    /// Second half of a fast registration, a send work request that sets a memory region's pages.
     pub struct FastMrRegReq[32] {
-        /// Local key of the region, with the generation that its keys are to have from now on.
+        /// Local key of the region, with the new generation of its keys.
         lkey @ 0: u32,
-        /// What the region may be used for.
+        /// Permitted accesses to the region.
         permissions @ 4: RegMrPermissions,
-        /// Form of its pages.
+        /// Page size and page list.
         flags @ 5: FastMrRegFlags,
-        /// Address by which work requests refer to the region's start.
+        /// IOVA: address of the region's start in work requests.
         iova @ 8: u64,
         /// Length of the region in bytes.
         mr_length @ 16: u64,
-        /// Bus address of its page, or of the list of its pages.
+        /// Bus address of the only page, or of the list of page addresses.
         pbl @ 24: u64,
     }
 }
 
 layout! {
-    /// Second half of a send work request that takes the pages of a memory region away.
+    /// Second half of a send work request that removes the pages of a memory region.
     pub struct FastMrInvReq[32] {
         /// Local key of the region.
         lkey @ 0: u32,
@@ -205,11 +205,11 @@ bits! {
 }
 
 layout! {
-    /// One buffer of a receive work request, which is one or more of these.
+    /// One buffer of a receive work request, which consists of one or more of these.
     pub struct RxDesc[16] {
         /// Address.
         buf_addr @ 0: u64,
-        /// By which the completion refers to the work request; of its first descriptor.
+        /// Request id, which the completion repeats; used in the first descriptor only.
         req_id @ 8: u16,
         /// Length in bytes.
         length @ 10: u16,
@@ -219,41 +219,41 @@ layout! {
 }
 
 codes! {
-    /// How a work request ended.
+    /// Completion status of a work request.
     pub enum CompStatus: u8 {
-        /// Well.
+        /// Success.
         Ok = 0 => "OK",
         /// Not executed, because the queue pair is in error or destroyed.
         Flushed = 1 => "FLUSHED",
         /// The queue pair is in error.
         LocalQpInternalError = 2 => "LOCAL_ERROR_QP_INTERNAL_ERROR",
-        /// The operation is not possible.
+        /// The device does not support the operation.
         LocalUnsupportedOp = 3 => "LOCAL_ERROR_UNSUPPORTED_OP",
         /// There is no such address handle.
         LocalInvalidAh = 4 => "LOCAL_ERROR_INVALID_AH",
-        /// No memory region lets the queue pair use a buffer.
+        /// No memory region permits the queue pair to use a buffer.
         LocalInvalidLkey = 5 => "LOCAL_ERROR_INVALID_LKEY",
         /// The message is too long.
         LocalBadLength = 6 => "LOCAL_ERROR_BAD_LENGTH",
-        /// No memory region of the peer lets the queue pair use its memory.
+        /// No memory region of the peer permits the access to its memory.
         RemoteBadAddress = 7 => "REMOTE_ERROR_BAD_ADDRESS",
-        /// The peer gave up.
+        /// The peer aborted the operation.
         RemoteAbort = 8 => "REMOTE_ERROR_ABORT",
-        /// The peer has no such queue pair that receives.
+        /// The peer's queue pair does not exist, or can't receive.
         RemoteBadDestQpn = 9 => "REMOTE_ERROR_BAD_DEST_QPN",
         /// The peer has no receive work request.
         RemoteRnr = 10 => "REMOTE_ERROR_RNR",
         /// The peer's receive work request is too short.
         RemoteBadLength = 11 => "REMOTE_ERROR_BAD_LENGTH",
-        /// The peer failed for a reason of its own.
+        /// The peer responded with an error of its own.
         RemoteBadStatus = 12 => "REMOTE_ERROR_BAD_STATUS",
-        /// The peer has answered before, and does not any more.
+        /// The peer responded before, but no longer does.
         LocalUnrespRemote = 13 => "LOCAL_ERROR_UNRESP_REMOTE",
-        /// The peer has no address handle for this side.
+        /// The peer has no address handle for the requester.
         RemoteUnknownPeer = 14 => "REMOTE_ERROR_UNKNOWN_PEER",
-        /// The peer has never answered.
+        /// The peer never responded.
         LocalUnreachRemote = 15 => "LOCAL_ERROR_UNREACH_REMOTE",
-        /// The peer can't do the operation.
+        /// The peer does not support the operation.
         RemoteFeatureMismatch = 18 => "REMOTE_ERROR_FEATURE_MISMATCH",
     }
 }
@@ -269,17 +269,17 @@ codes! {
 }
 
 bits! {
-    /// What a completion reports.
+    /// Flags of a completion.
     pub struct CdescFlags(u8) {
-        /// Which round through the queue the completion belongs to; the first is 1.
+        /// Phase: toggles with each pass through the queue; 1 in the first pass.
         0:0 phase => bool,
         /// Queue of the work request, a [`QueueType`].
         2:1 q_type => u8,
-        /// There is immediate data.
+        /// The message has immediate data.
         3:3 has_imm => bool,
         /// Operation, an [`OpType`].
         6:4 op_type => u8,
-        /// No receive work request was used.
+        /// The message consumed no receive work request.
         7:7 unsolicited => bool,
     }
 }
@@ -287,16 +287,16 @@ bits! {
 layout! {
     /// A completion. Entries of 16 bytes have the first half of it.
     pub struct Cdesc[32] {
-        /// Which work request ended.
+        /// Request id of the completed work request.
         req_id @ 0: u16,
-        /// How, a [`CompStatus`].
+        /// Completion status, a [`CompStatus`].
         status @ 2: u8,
-        /// What it was.
+        /// Phase, and kind of the work request.
         flags @ 3: CdescFlags,
-        /// Its queue pair.
+        /// Number of its queue pair.
         qp_num @ 4: u16,
-        /// Bytes received, the low half for an RDMA write. All from here on is zero for a send queue, but for
-        /// [`Cdesc::with_req_id_ex`].
+        /// Bytes received; for an RDMA write, the low half. For a send queue, this and all later
+        /// fields are zero, unless [`Cdesc::with_req_id_ex`] has set them.
         length @ 6: u16,
         /// Address handle of the peer, or [`UNKNOWN_AH`].
         ah @ 8: u16,
@@ -304,18 +304,18 @@ layout! {
         src_qp_num @ 10: u16,
         /// Immediate data.
         imm @ 12: u32,
-        /// For an RDMA write the high half of the length, in the first two bytes. Else the address of a peer without
-        /// an address handle, if the queue was created to report it.
+        /// For an RDMA write, the high half of the length in the first two bytes. Otherwise the GID
+        /// of a peer without address handle, if the queue was created to report it.
         extension @ 16: [u8; 16],
     }
 }
 
-/// Position of the byte with the phase in a completion.
+/// Offset of the byte with the phase in a completion.
 pub const CDESC_FLAGS_OFFSET: usize = 3;
 
 impl Cdesc {
-    /// Adds the upper 48 bits of a send work request's id, as they were there: they are in the place of
-    /// what a receive reports of the peer.
+    /// Adds the upper 48 bits of a send work request's id, unchanged. They take the fields for
+    /// length and peer, which only receives use.
     #[must_use]
     pub fn with_req_id_ex(self, [a, b, c, d, e, f]: [u8; 6]) -> Self {
         Self {
@@ -330,11 +330,11 @@ impl Cdesc {
 bits! {
     /// Doorbell of a completion queue.
     pub struct CqDb(u32) {
-        /// How many completions the program has taken, modulo 2^16.
+        /// Number of completions that the program has consumed, modulo 2^16.
         15:0 consumer_index => u16,
-        /// How many events it has taken, modulo 4.
+        /// Number of events that the program has received, modulo 4.
         30:29 cmd_sn => u8,
-        /// Whether the next completion is to raise an event.
+        /// Whether the next completion raises an event.
         31:31 arm => bool,
     }
 }

@@ -2,17 +2,16 @@
 
 //! The control interface of an EFA device, as data.
 //!
-//! Registers, admin commands and their completions, events, attributes and statistics: what crosses
-//! the boundary between driver and device, in both directions; and the data path, which passes the
-//! driver by. The driver encodes commands and
-//! decodes completions; an emulated device does the reverse, with these same files. Nothing in here
-//! depends on the kernel, on an allocator, on DMA or on an errno.
+//! Registers, admin commands and their completions, events, attributes and statistics cross the
+//! boundary between driver and device, in both directions. The data path bypasses the driver. The
+//! driver encodes commands and decodes completions; an emulated device does the reverse, with these
+//! same files. Nothing in here depends on the kernel, on an allocator, on DMA or on an errno.
 //!
 //! Three macros in [`wire`] describe everything: `layout!` for structures of bytes, `bits!` for bit
 //! fields of one word and `codes!` for numbered values. All integers are little endian. Bytes and
 //! bits that the interface reserves are written as zero and ignored when read. A value with a closed
 //! set of meanings is kept as the integer that the other side sent. It is converted with `TryFrom`
-//! where it is used. So nothing that the other side can write fails to decode.
+//! where it is used. So decoding can't fail, whatever the other side writes.
 
 // The crate root of a kernel module gets `no_std` from Kbuild and may not repeat it here.
 #![cfg_attr(not(MODULE), no_std)]

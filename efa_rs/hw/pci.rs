@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! How an EFA device presents itself on the PCI bus.
+//! PCI ids and BARs of EFA devices.
 
 /// Vendor id of Amazon.com, Inc.
 pub const VENDOR: u16 = 0x1d0f;

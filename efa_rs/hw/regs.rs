@@ -2,8 +2,8 @@
 
 //! Registers of BAR 0.
 //!
-//! The host only writes them. To read one it gives the device the address of a [`ReadlessResponse`]
-//! in host memory, writes a [`MmioRegRead`], and waits until the response has its request id.
+//! The host only writes to BAR 0. To read a register, it writes a [`MmioRegRead`], and polls a
+//! [`ReadlessResponse`] in host memory, whose address it has set, for the request id.
 
 use core::cmp::Ordering;
 
@@ -21,7 +21,7 @@ codes! {
         Version = 0x00 => "VERSION",
         /// Version of the controller, a [`ControllerVersion`].
         ControllerVersion = 0x04 => "CONTROLLER_VERSION",
-        /// What the device can do and how long it takes, a [`Caps`].
+        /// Capabilities and timeouts of the device, a [`Caps`].
         Caps = 0x08 => "CAPS",
         /// Bus address of the admin submission queue, low half.
         AqBaseLo = 0x10 => "AQ_BASE_LO",
@@ -35,7 +35,7 @@ codes! {
         AcqBaseHi = 0x24 => "ACQ_BASE_HI",
         /// Geometry and vector of the admin completion queue, an [`EventRingCaps`].
         AcqCaps = 0x28 => "ACQ_CAPS",
-        /// How many commands were ever submitted, modulo 2^16.
+        /// Doorbell: number of commands ever submitted, modulo 2^16.
         AqProdDb = 0x2c => "AQ_PROD_DB",
         /// Geometry and vector of the asynchronous event queue, an [`EventRingCaps`].
         AenqCaps = 0x34 => "AENQ_CAPS",
@@ -43,7 +43,7 @@ codes! {
         AenqBaseLo = 0x38 => "AENQ_BASE_LO",
         /// Bus address of the asynchronous event queue, high half.
         AenqBaseHi = 0x3c => "AENQ_BASE_HI",
-        /// How many asynchronous events were ever consumed, modulo 2^32.
+        /// Doorbell: number of asynchronous events ever consumed, modulo 2^32.
         AenqConsDb = 0x40 => "AENQ_CONS_DB",
         /// Whether admin interrupts are masked, an [`IntrMask`].
         IntrMask = 0x4c => "INTR_MASK",
@@ -51,7 +51,7 @@ codes! {
         DevCtl = 0x54 => "DEV_CTL",
         /// State of the device, a [`DevSts`].
         DevSts = 0x58 => "DEV_STS",
-        /// Asks for the value of a register, a [`MmioRegRead`].
+        /// Requests the value of a register, a [`MmioRegRead`].
         MmioRegRead = 0x5c => "MMIO_REG_READ",
         /// Bus address of the [`ReadlessResponse`], low half.
         MmioRespLo = 0x60 => "MMIO_RESP_LO",
@@ -63,17 +63,17 @@ codes! {
 }
 
 bits! {
-    /// Version of the admin interface that the device speaks.
+    /// Version of the admin interface that the device implements.
     pub struct Version(u32) {
         /// Minor version. From 0.2 on, completions carry a [checksum](super::checksum); from 0.3 on,
-        /// commands have the form of [`Protocol::V2`](super::admin::Protocol::V2).
+        /// commands have the format of [`Protocol::V2`](super::admin::Protocol::V2).
         7:0 minor => u8,
         /// Major version.
         15:8 major => u8,
     }
 }
 
-/// Older versions are less.
+/// Orders older versions before newer ones.
 impl Ord for Version {
     #[inline]
     fn cmp(&self, other: &Self) -> Ordering {
@@ -97,21 +97,21 @@ bits! {
         15:8 minor => u8,
         /// Major version.
         23:16 major => u8,
-        /// Which implementation it is; not part of the version proper.
+        /// Id of the implementation; not part of the version proper.
         31:24 implementation => u8,
     }
 }
 
 bits! {
-    /// Capabilities and time limits.
+    /// Capabilities and timeouts.
     pub struct Caps(u32) {
         /// Whether each queue has to be contiguous in memory.
         0:0 contiguous_queue_required => bool,
-        /// How long each half of a reset may take, in units of 100 ms.
+        /// Timeout of each half of a reset, in units of 100 ms.
         5:1 reset_timeout => u8,
-        /// How many bits of a bus address the device uses.
+        /// Number of bits of a bus address that the device uses.
         15:8 dma_addr_width => u8,
-        /// How long an admin command may take, in units of 100 ms; 0 if it announces none.
+        /// Timeout of an admin command, in units of 100 ms; 0 if the device states none.
         19:16 admin_cmd_timeout => u8,
     }
 }
@@ -133,15 +133,15 @@ bits! {
         15:0 depth => u16,
         /// Bytes in one entry.
         23:16 entry_size => u8,
-        /// Entry of the MSI-X table that is raised for a new entry.
+        /// Index of the MSI-X vector that signals a new entry.
         31:24 msix_vector => u8,
     }
 }
 
 bits! {
-    /// Interrupts of the admin completion queue.
+    /// Mask of the admin completion queue's interrupts.
     pub struct IntrMask(u32) {
-        /// Whether they are masked.
+        /// Whether the interrupts are masked.
         0:0 masked => bool,
     }
 }
@@ -153,7 +153,7 @@ bits! {
         0:0 dev_reset => bool,
         /// Restarts the admin queue only.
         1:1 aq_restart => bool,
-        /// Why the reset is wanted, a [`ResetReason`].
+        /// Reason for the reset, a [`ResetReason`].
         31:28 reset_reason => u8,
     }
 }
@@ -167,9 +167,9 @@ bits! {
         1:1 aq_restart_in_progress => bool,
         /// The admin queue has restarted.
         2:2 aq_restart_finished => bool,
-        /// A reset was started and is not over.
+        /// A reset was started and has not finished.
         3:3 reset_in_progress => bool,
-        /// A reset is over.
+        /// A reset has finished.
         4:4 reset_finished => bool,
         /// The device has failed and needs a reset.
         5:5 fatal_error => bool,
@@ -191,37 +191,37 @@ bits! {
     pub struct EqDb(u32) {
         /// Number of the event queue.
         15:0 eqn => u16,
-        /// Whether the next entry is to raise an interrupt.
+        /// Whether the next entry raises an interrupt.
         31:31 arm => bool,
     }
 }
 
 codes! {
-    /// Why a driver resets the device.
+    /// Reasons for which a driver resets the device.
     pub enum ResetReason: u8 {
         /// The driver starts or stops.
         Normal = 0 => "NORMAL",
-        /// Keep-alive events stayed away.
+        /// No keep-alive event arrived in time.
         KeepAliveTimeout = 1 => "KEEP_ALIVE_TO",
-        /// An admin command was not answered.
+        /// An admin command timed out.
         AdminTimeout = 2 => "ADMIN_TO",
-        /// The driver could not start.
+        /// The initialization of the driver failed.
         InitError = 3 => "INIT_ERR",
-        /// The driver found itself in a state it should not be in.
+        /// The driver detected that its own state is invalid.
         DriverInvalidState = 4 => "DRIVER_INVALID_STATE",
-        /// The operating system asked for it.
+        /// The operating system requested the reset.
         OsTrigger = 5 => "OS_TRIGGER",
         /// The system shuts down.
         Shutdown = 6 => "SHUTDOWN",
-        /// A user asked for it.
+        /// A user requested the reset.
         UserTrigger = 7 => "USER_TRIGGER",
-        /// Anything else.
+        /// Any other reason.
         Generic = 8 => "GENERIC",
     }
 }
 
 layout! {
-    /// What the device writes to host memory for a [`MmioRegRead`].
+    /// Response to a [`MmioRegRead`], which the device writes to host memory.
     pub struct ReadlessResponse[8] {
         /// Id of the request. The device writes it last.
         req_id @ 0: u16,

@@ -34,7 +34,7 @@ codes! {
 }
 
 codes! {
-    /// What a counter covers.
+    /// Scopes of a set of counters.
     pub enum StatsScope: u8 {
         /// The whole device.
         All = 0 => "ALL",
@@ -48,13 +48,13 @@ layout! {
     pub struct GetStats[60] {
         /// Whether the control buffer is used; not for the sets defined here.
         control: AqFlags,
-        /// Where to put statistics that do not fit into the completion.
+        /// Control buffer for statistics that do not fit into the completion.
         control_buffer @ 0: CtrlBuffInfo,
         /// The set, a [`StatsType`].
         stats_type @ 12: u8,
-        /// What to count, a [`StatsScope`].
+        /// Scope of the counters, a [`StatsScope`].
         scope @ 13: u8,
-        /// Selects within the scope.
+        /// Number of the queue, for [`StatsScope::Queue`].
         scope_modifier @ 14: u16,
     }
 }
@@ -62,7 +62,7 @@ layout! {
 layout! {
     /// The counters of one set.
     pub struct GetStatsResponse[64] {
-        /// Encoding of the set that was asked for, with zeroes to its end.
+        /// Encoding of the requested set, padded with zeroes.
         data @ 8: [u8; 56],
     }
 }
@@ -74,10 +74,10 @@ pub trait Stats: Sized {
     /// The set's number.
     const TYPE: StatsType;
 
-    /// Takes the counters from a response to the command for this set.
+    /// Decodes the counters from a response to [`GetStats`] for this set.
     fn from_response(response: &GetStatsResponse) -> Self;
 
-    /// Makes the response.
+    /// Encodes the response.
     fn into_response(self) -> GetStatsResponse;
 }
 
@@ -150,7 +150,7 @@ layout! {
         read_bytes @ 8: u64,
         /// Read work requests that failed.
         read_wr_err @ 16: u64,
-        /// Bytes sent in answer to reads of others.
+        /// Bytes sent in response to RDMA reads by peers.
         read_resp_bytes @ 24: u64,
     }
 }
@@ -164,23 +164,23 @@ layout! {
         write_bytes @ 8: u64,
         /// Write work requests that failed.
         write_wr_err @ 16: u64,
-        /// Bytes received in writes of others.
+        /// Bytes received in RDMA writes by peers.
         write_recv_bytes @ 24: u64,
     }
 }
 
 layout! {
-    /// How the network treats SRD.
+    /// Retransmissions and peer failures of SRD.
     pub struct NetworkStats[40] {
-        /// Bytes sent again.
+        /// Bytes retransmitted.
         retrans_bytes @ 0: u64,
-        /// Packets sent again.
+        /// Packets retransmitted.
         retrans_pkts @ 8: u64,
-        /// Times that a retransmission timed out.
+        /// Number of retransmission timeouts.
         retrans_timeout_events @ 16: u64,
-        /// Times that a peer did not respond.
+        /// Number of times that a peer did not respond.
         unresponsive_remote_events @ 24: u64,
-        /// Times that the connection to a peer was impaired.
+        /// Number of times that the connection to a peer was impaired.
         impaired_remote_conn_events @ 32: u64,
     }
 }

@@ -2,11 +2,11 @@
 
 //! Descriptions of little-endian structures that two sides share.
 //!
-//! Each macro makes a plain Rust type and both directions of its conversion from one table. Tables
-//! are checked when they are compiled: a field outside of its structure, two that overlap, or a Rust
-//! type too small for its bits do not build. The conversions can not panic, whatever the input.
+//! Each macro makes a plain Rust type and both directions of its conversion from one table. A field
+//! outside of its structure, overlapping fields, and a Rust type too small for its bits are
+//! compile-time errors. The conversions can not panic, whatever the input.
 //!
-//! The macros name this module as `wire`, so a file that calls one has to import it by that name.
+//! The macros name this module as `wire`, so a file that calls one must import it by that name.
 
 use core::fmt;
 
@@ -15,7 +15,7 @@ pub trait Field: Sized {
     /// The encoding: an array of bytes.
     type Bytes;
 
-    /// Decodes a value; every array of bytes is one.
+    /// Decodes a value; every array of bytes is valid.
     fn from_bytes(bytes: Self::Bytes) -> Self;
 
     /// Encodes the value.
@@ -71,11 +71,11 @@ impl<const N: usize> Field for [u8; N] {
     }
 }
 
-/// A position in a structure.
+/// An offset in a structure.
 pub struct At<const OFFSET: usize>;
 
 impl<const OFFSET: usize> At<OFFSET> {
-    /// Returns the bytes at this position.
+    /// Returns the bytes at this offset.
     #[inline]
     pub fn load<const LEN: usize, const SIZE: usize>(bytes: &[u8; SIZE]) -> [u8; LEN] {
         const {
@@ -90,7 +90,7 @@ impl<const OFFSET: usize> At<OFFSET> {
         field
     }
 
-    /// Replaces the bytes at this position.
+    /// Replaces the bytes at this offset.
     #[inline]
     pub fn store<const LEN: usize, const SIZE: usize>(bytes: &mut [u8; SIZE], field: [u8; LEN]) {
         const {
@@ -128,10 +128,10 @@ pub const fn check_layout(size: usize, fields: &[(usize, usize)]) {
 
 /// A value of some bits within a word.
 pub trait BitField: Sized {
-    /// How many bits the type can hold.
+    /// Number of bits that the type can hold.
     const WIDTH: u32;
 
-    /// Takes the value from bits, of which no more than [`Self::WIDTH`] are set.
+    /// Decodes the value from bits, of which all above the low [`Self::WIDTH`] are zero.
     fn from_bits(bits: u32) -> Self;
 
     /// Returns the value as bits.
@@ -202,7 +202,7 @@ pub const fn check_bits(width: u32, fields: &[(u32, u32, u32)]) -> u32 {
     union
 }
 
-/// A number that is none of the values its type defines.
+/// A number for which its type defines no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Undefined(pub u32);
 
@@ -258,7 +258,7 @@ macro_rules! layout {
             /// Length of the encoding in bytes.
             pub const SIZE: usize = $size;
 
-            /// Encodes the structure, with zeroes where no field is.
+            /// Encodes the structure, with zeroes outside of fields.
             #[inline]
             pub fn encode(&self) -> [u8; $size] {
                 #[allow(unused_mut, reason = "a structure may have no fields")]
@@ -267,7 +267,7 @@ macro_rules! layout {
                 bytes
             }
 
-            /// Decodes the structure; bytes where no field is have no effect.
+            /// Decodes the structure; bytes outside of fields have no effect.
             #[inline]
             #[allow(unused_variables, reason = "a structure may have no fields")]
             pub fn decode(bytes: &[u8; $size]) -> Self {
@@ -338,14 +338,14 @@ macro_rules! bits {
         }
 
         impl $name {
-            /// The bits that have a meaning; the others are reserved.
+            /// The defined bits; the others are reserved.
             pub const DEFINED: $word = wire::check_bits(
                 <$word>::BITS,
                 &[$(($high, $low, <$type as wire::BitField>::WIDTH)),*],
                 // CAST: `check_bits` found no bit outside of the word.
             ) as $word;
 
-            /// Takes the fields from a word; reserved bits have no effect.
+            /// Decodes the fields from a word; reserved bits have no effect.
             #[inline]
             pub fn from_raw(word: $word) -> Self {
                 let word = u32::from(word);
@@ -356,7 +356,7 @@ macro_rules! bits {
                 }
             }
 
-            /// Puts the fields into a word; of a value too large for its field the low bits remain.
+            /// Encodes the fields as a word. A value too large for its field is truncated.
             #[inline]
             pub fn into_raw(self) -> $word {
                 let word = 0 $(
@@ -416,10 +416,10 @@ macro_rules! codes {
         }
 
         impl $name {
-            /// Every value that is defined, in the order of their numbers.
+            /// All defined values, in the order of the table.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
 
-            /// The name in the interface's own terms.
+            /// Returns the name that the interface gives the value.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $text,)*

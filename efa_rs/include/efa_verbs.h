@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * What clients in the kernel need for EFA beside rdma/ib_verbs.h: the reliable datagrams (SRD) that
- * it has no types for. Source compatible with the header of the same name in Amazon's driver.
+ * Types for clients of EFA in the kernel that rdma/ib_verbs.h lacks: those of scalable reliable
+ * datagrams (SRD). Source compatible with the header of the same name in Amazon's driver.
  */
 #ifndef _EFA_VERBS_H_
 #define _EFA_VERBS_H_
@@ -24,8 +24,8 @@ struct ib_srd_wr {
 
 /*
  * An RDMA read or write on an SRD queue pair. A write of inline data needs a queue pair whose
- * max_inline_data is larger than the device's inline_buf_size. Only then do its work requests
- * have room for both. That size is 32 bytes on all known devices.
+ * max_inline_data is larger than the device's inline_buf_size, 32 bytes on all known devices.
+ * Only its work requests have room for both the remote address and inline data.
  */
 struct ib_srd_rdma_wr {
 	struct ib_srd_wr wr;
@@ -43,11 +43,11 @@ static inline const struct ib_srd_rdma_wr *srd_rdma_wr(const struct ib_send_wr *
 	return container_of(wr, struct ib_srd_rdma_wr, wr.wr);
 }
 
-/* How often a region was registered by a work request, modulo 16, is in both of its keys. */
+/* Both keys of a region contain its number of fast registrations, modulo 16. */
 #define EFA_MR_GEN_SHIFT 20
 #define EFA_MR_GEN_MASK 0x00F00000
 
-/* To be called before each registration. The keys of the last one are not valid for the next. */
+/* Must be called before each fast registration, as each needs keys of a new generation. */
 static inline void efa_inc_fast_reg_key_gen(struct ib_mr *mr)
 {
 	u32 generation = (mr->rkey + (1 << EFA_MR_GEN_SHIFT)) & EFA_MR_GEN_MASK;

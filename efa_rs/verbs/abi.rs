@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What the driver and its userspace library pass each other along with verbs.
+//! Driver-specific input and output of verbs, exchanged with the userspace library.
 //!
-//! Names and layouts are those of [`include/uapi/rdma/efa-abi.h`], with which they are compared
-//! when this is compiled.
+//! Names and layouts are those of [`include/uapi/rdma/efa-abi.h`]. The compiler checks the layouts
+//! against it.
 //!
 //! [`include/uapi/rdma/efa-abi.h`]: srctree/include/uapi/rdma/efa-abi.h
 
@@ -31,46 +31,46 @@ use crate::{
 /// Version of the interface.
 pub(super) const VERSION: u32 = ffi::EFA_UVERBS_ABI_VERSION;
 
-/// The number by which userspace finds its library.
+/// The id by which userspace selects its provider library.
 pub(super) const DRIVER_ID: DriverId = DriverId::new(ffi::rdma_driver_id_RDMA_DRIVER_EFA);
 
-/// The methods of the core's objects that are EFA's own.
+/// EFA's own uverbs methods and attributes.
 pub(super) const METHODS: ffi::UapiDefinitions = ffi::EFA_UAPI_DEFINITIONS;
 
-/// The transport that userspace may ask for as one that the driver defines: SRD.
+/// The driver-defined transport that userspace may request: SRD.
 pub(super) const DRIVER_QP_TYPE_SRD: u32 = ffi::EFA_QP_DRIVER_TYPE_SRD;
 
-/// The same for clients in the kernel, `EFA_QPT_SRD`.
+/// The same transport for clients in the kernel, `EFA_QPT_SRD`.
 pub(super) const KERNEL_QP_TYPE_SRD: QpType = QpType::RESERVED1;
 
-/// Least bytes of input of `create_cq`: the first release of the interface ended there.
+/// Minimum bytes of input of `create_cq`: the input of the interface's first release.
 pub(super) const CREATE_CQ_MIN_INPUT: usize =
     offset_of!(ffi::efa_ibv_create_cq, num_sub_cqs) + size_of::<u16>();
 
-/// Least bytes of input of `create_qp`: the first release of the interface ended there.
+/// Minimum bytes of input of `create_qp`: the input of the interface's first release.
 pub(super) const CREATE_QP_MIN_INPUT: usize =
     offset_of!(ffi::efa_ibv_create_qp, driver_qp_type) + size_of::<u32>();
 
-/// Attribute of the method that creates a completion counter: memory for what has ended well.
+/// Attribute of the method that creates a completion counter: memory for the successes.
 pub(super) const CREATE_COMP_CNTR_COMP_BUFFER: u16 =
     ffi::efa_comp_cntr_create_attrs_EFA_IB_ATTR_CREATE_COMP_CNTR_COMP_BUFFER as u16;
 
-/// Attribute of the method that creates a completion counter: memory for what has failed.
+/// Attribute of the method that creates a completion counter: memory for the failures.
 pub(super) const CREATE_COMP_CNTR_ERR_BUFFER: u16 =
     ffi::efa_comp_cntr_create_attrs_EFA_IB_ATTR_CREATE_COMP_CNTR_ERR_BUFFER as u16;
 
-/// Interconnects that a memory region is reached by, which `ffi/uapi.c` reads right behind the core's
-/// region.
+/// Interconnects through which the device reaches a memory region. `ffi/uapi.c` reads them directly
+/// after the core's region.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct MrInterconnects {
-    /// Which of the others are valid.
+    /// Bit mask of the valid ids, in the order below.
     pub(super) validity: u16,
-    /// For receiving into it.
+    /// For receives into the region.
     pub(super) recv_ic_id: u16,
-    /// For answering reads of it.
+    /// For RDMA reads of the region by peers.
     pub(super) rdma_read_ic_id: u16,
-    /// For writes to it.
+    /// For RDMA writes to the region by peers.
     pub(super) rdma_recv_ic_id: u16,
 }
 
@@ -94,11 +94,11 @@ const _: () = {
 };
 
 bits! {
-    /// What the userspace library understands.
+    /// Limits that the userspace library supports.
     pub struct SupportedCaps(u32) {
-        /// Limits on how much is written between two doorbells.
+        /// Limits on the units written between two doorbells.
         0:0 tx_batch => bool,
-        /// Least depths of send queues.
+        /// Minimum depths of send queues.
         1:1 min_sq_wr => bool,
     }
 }
@@ -106,13 +106,13 @@ bits! {
 layout! {
     /// Input of `alloc_ucontext`.
     pub struct AllocUcontextCmd[8] {
-        /// What the library understands.
+        /// Limits that the library supports.
         supported_caps @ 0: SupportedCaps,
     }
 }
 
 bits! {
-    /// For which verbs the library may expect output.
+    /// Verbs for which the library may expect output.
     pub struct UdataCmds(u32) {
         /// `query_device`.
         0:0 query_device => bool,
@@ -126,7 +126,7 @@ layout! {
     pub struct AllocUcontextResp[24] {
         /// No bit is defined.
         comp_mask @ 0: u32,
-        /// For which verbs the library may expect output.
+        /// Verbs for which the library may expect output.
         cmds_supp_udata_mask @ 4: UdataCmds,
         /// Sub-queues of a completion queue.
         sub_cqs_per_cq @ 8: u16,
@@ -136,9 +136,9 @@ layout! {
         max_llq_size @ 12: u32,
         /// Units of 64 bytes that may be written between two doorbells; 0 means any number.
         max_tx_batch @ 16: u16,
-        /// Least work requests in a send queue.
+        /// Minimum number of work requests in a send queue.
         min_sq_wr @ 18: u16,
-        /// Bytes of inline data in the longest send work request.
+        /// Bytes of inline data in the largest send work request.
         inline_buf_size_ex @ 20: u16,
     }
 }
@@ -186,15 +186,15 @@ layout! {
         num_sub_cqs @ 8: u16,
         /// Properties.
         flags @ 10: CreateCqFlags,
-        /// Zero.
+        /// Must be zero.
         reserved @ 11: [u8; 5],
     }
 }
 
 bits! {
-    /// What a response of `create_cq` holds.
+    /// Optional fields of a `create_cq` response.
     pub struct CreateCqRespMask(u32) {
-        /// There is a doorbell to be mapped.
+        /// The doorbell's offset and key.
         0:0 db_off => bool,
     }
 }
@@ -202,7 +202,7 @@ bits! {
 layout! {
     /// Output of `create_cq`.
     pub struct CreateCqResp[40] {
-        /// What else is valid.
+        /// Valid optional fields.
         comp_mask @ 0: CreateCqRespMask,
         /// Key to map the ring by.
         q_mmap_key @ 8: u64,
@@ -224,7 +224,7 @@ bits! {
         0:0 unsolicited_write_recv => bool,
         /// Request ids of the send queue have 64 bits.
         1:1 sq_64_bit_req_id => bool,
-        /// Bits that are not defined.
+        /// Undefined bits.
         15:2 unknown => u16,
     }
 }
@@ -238,13 +238,13 @@ layout! {
         rq_ring_size @ 4: u32,
         /// Bytes of the send ring.
         sq_ring_size @ 8: u32,
-        /// Transport, for queue pairs whose transport is the driver's own.
+        /// Driver-defined transport, for queue pairs of type `IB_QPT_DRIVER`.
         driver_qp_type @ 12: u32,
         /// Properties.
         flags @ 16: CreateQpCmdFlags,
         /// Service level.
         sl @ 18: u8,
-        /// Zero.
+        /// Must be zero.
         reserved @ 19: [u8; 5],
     }
 }
@@ -278,7 +278,7 @@ layout! {
 }
 
 bits! {
-    /// What the device and the driver can do.
+    /// Capabilities of the device and the driver.
     pub struct DeviceCaps(u32) {
         /// RDMA read.
         0:0 rdma_read => bool,
@@ -308,22 +308,22 @@ layout! {
     pub struct QueryDeviceResp[24] {
         /// No bit is defined.
         comp_mask @ 0: u32,
-        /// Work requests in a send queue.
+        /// Maximum number of work requests in a send queue.
         max_sq_wr @ 4: u32,
-        /// Work requests in a receive queue.
+        /// Maximum number of work requests in a receive queue.
         max_rq_wr @ 8: u32,
-        /// Buffers in a send work request.
+        /// Maximum number of buffers in a send work request.
         max_sq_sge @ 12: u16,
-        /// Buffers in a receive work request.
+        /// Maximum number of buffers in a receive work request.
         max_rq_sge @ 14: u16,
-        /// Most bytes of one RDMA operation.
+        /// Maximum number of bytes of one RDMA operation.
         max_rdma_size @ 16: u32,
-        /// What the device and the driver can do.
+        /// Capabilities of the device and the driver.
         device_caps @ 20: DeviceCaps,
     }
 }
 
-/// Compares the size of a layout and the places of its fields with those of a C structure.
+/// Checks the size of a layout and the offsets of its fields against a C structure.
 macro_rules! matches_c {
     ($layout:ident = $c:ident { $($field:ident @ $offset:literal,)* }) => {
         const _: () = {

@@ -24,7 +24,7 @@ use crate::{
 
 /// An address handle.
 pub(crate) struct Ah {
-    /// The one of the device, which others may share.
+    /// The device's address handle, which other address handles may share.
     ah: Arc<PeerAh>,
     #[cfg(kverbs)]
     number: u16,
@@ -49,7 +49,7 @@ impl<'a> rdma::AddressHandle<'a, Verbs> for Ah {
 }
 
 impl Ah {
-    /// Returns by what work requests refer to the peer.
+    /// Returns the device's number of the address handle, for work requests.
     #[cfg(kverbs)]
     pub(super) fn number(&self) -> u16 {
         self.number

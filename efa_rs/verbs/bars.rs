@@ -25,17 +25,17 @@ use {
 
 /// The reserved BARs.
 pub(crate) struct Bars<'bound> {
-    /// Where queue pairs and completion queues have their doorbells.
+    /// The BAR with the doorbells of queue pairs and completion queues.
     doorbells: Arc<Region<'bound>>,
-    /// Where queue pairs have their send queues.
+    /// The BAR with the send queues.
     memory: Arc<Region<'bound>>,
-    /// The doorbells as the kernel has mapped them, once a client in the kernel has one.
+    /// The kernel's mapping of the doorbells, made for the first client in the kernel.
     #[cfg(kverbs)]
     kernel_doorbells: SetOnce<Arc<Window<'bound>>>,
 }
 
 impl<'bound> Bars<'bound> {
-    /// Takes the reserved BARs.
+    /// Wraps the reserved BARs.
     pub(crate) fn new(doorbells: Arc<Region<'bound>>, memory: Arc<Region<'bound>>) -> Self {
         Self {
             doorbells,
@@ -45,7 +45,7 @@ impl<'bound> Bars<'bound> {
         }
     }
 
-    /// Returns the page of the doorbell at an offset that the device has given.
+    /// Returns the page of the doorbell at an offset that the device has reported.
     ///
     /// # Errors
     ///
@@ -54,8 +54,8 @@ impl<'bound> Bars<'bound> {
         Ok(Mapping::Uncached(self.doorbells.pages(offset, PAGE_SIZE)?))
     }
 
-    /// Returns the pages of a send queue of `length` bytes, of which the first is in the page of an
-    /// offset that the device has given.
+    /// Returns pages for `length` bytes of a send queue, starting with the page that contains
+    /// `offset`. The device has reported the offset.
     ///
     /// # Errors
     ///
@@ -65,15 +65,15 @@ impl<'bound> Bars<'bound> {
     }
 }
 
-/// The parts that clients in the kernel write to.
+/// Mappings for clients in the kernel.
 #[cfg(kverbs)]
 impl<'bound> Bars<'bound> {
-    /// Returns the doorbell at an offset that the device has given. All are in one mapping.
+    /// Returns the doorbell at an offset that the device has reported. All share one mapping.
     ///
     /// # Errors
     ///
     /// - [`EINVAL`] if it is not in the BAR, or not aligned.
-    /// - [`ENOMEM`] if there is no room for it.
+    /// - [`ENOMEM`] if there is no room for the mapping.
     pub(super) fn map_doorbell(&self, offset: u32) -> Result<Doorbell<'bound>> {
         // CAST: `usize` has 64 bits on every architecture that has EFA.
         self.kernel_doorbells()?.doorbell(offset as usize)
@@ -84,18 +84,18 @@ impl<'bound> Bars<'bound> {
             return Ok(window.clone());
         }
         let window = Arc::new(self.doorbells.all_pages()?.map(false)?, GFP_KERNEL)?;
-        // Of two tasks that map them at the same time, one keeps its own.
+        // If two tasks map the doorbells concurrently, one keeps a mapping of its own.
         self.kernel_doorbells.populate(window.clone());
         Ok(window)
     }
 
-    /// Maps a send queue of `count` work requests, a power of two, of `size` bytes each, at an offset that
-    /// the device has given.
+    /// Maps a send queue of `count` work requests, a power of two, of `size` bytes each, at an
+    /// offset that the device has reported.
     ///
     /// # Errors
     ///
     /// - [`EINVAL`] if it is not in the BAR, or not aligned.
-    /// - [`ENOMEM`] if there is no room for it.
+    /// - [`ENOMEM`] if there is no room for the mapping.
     pub(super) fn map_send_queue(
         &self,
         offset: u32,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Completion counters: two event counters of the device each, in memory that a process provides.
+//! Completion counters: each is two event counters of the device, in memory of a process.
 
 use kernel::{
     prelude::*,
@@ -37,7 +37,7 @@ use crate::{
     },
 };
 
-/// Bytes of a value, which is aligned to that.
+/// Size and alignment of a value in bytes.
 const VALUE_SIZE: usize = size_of::<u64>();
 
 /// A completion counter.
@@ -183,7 +183,7 @@ impl<'a> EventCounter<'a> {
         })
     }
 
-    /// Destroys it.
+    /// Destroys the event counter.
     fn destroy(&self, efa: &Efa<'a>) {
         let command = DestroyEventCounter {
             cntr_handle: self.handle,
@@ -192,7 +192,7 @@ impl<'a> EventCounter<'a> {
     }
 }
 
-/// Returns the events that the counter of what has ended well counts for these.
+/// Returns the events that the counter of successes counts for these operations.
 fn comp_events(ops: QpAttachOps) -> QpEvents {
     QpEvents {
         send_comp: ops.contains(QpAttachOps::SEND),
@@ -205,8 +205,8 @@ fn comp_events(ops: QpAttachOps) -> QpEvents {
     }
 }
 
-/// Returns the events that the counter of what has failed counts for these: what peers fail with is
-/// theirs to count.
+/// Returns the events that the counter of failures counts for these operations. Failures of remote
+/// operations are counted by the peer that requested them.
 fn err_events(ops: QpAttachOps) -> QpEvents {
     QpEvents {
         send_comp_err: ops.contains(QpAttachOps::SEND),

@@ -2,8 +2,8 @@
 
 //! Counters of device and port.
 //!
-//! Monitoring tools look for these names, so they are those of Linux's C driver, and of Amazon's for kernel
-//! verbs. Neither has resets to count.
+//! Monitoring tools look for these names, so they are those of Linux's C driver, and for kernel
+//! verbs those of Amazon's. Neither driver has counters of resets.
 
 use kernel::prelude::*;
 
@@ -110,7 +110,7 @@ pub(super) fn read_device(efa: &Efa<'_>, values: &mut [u64]) -> Result {
 ///
 /// # Errors
 ///
-/// Those of [`read_port`], but for the one that is marked.
+/// Those of [`read_port`] except `EOPNOTSUPP`, which means that there are none.
 pub(super) fn has_port(efa: &Efa<'_>) -> Result<bool> {
     match read_port(efa, &mut [0; PORT.len()]) {
         Ok(()) => Ok(true),
@@ -119,14 +119,14 @@ pub(super) fn has_port(efa: &Efa<'_>) -> Result<bool> {
     }
 }
 
-/// Reads the counters of the port from the device. Without RDMA write its counters are zero.
+/// Reads the counters of the port from the device. Those of RDMA write are zero without RDMA write.
 ///
 /// # Errors
 ///
 /// Those of the admin command.
 pub(super) fn read_port(efa: &Efa<'_>, values: &mut [u64]) -> Result {
     let values: &mut [u64; PORT.len()] = values.first_chunk_mut().ok_or(EINVAL)?;
-    // What the device does not count stays zero.
+    // Counters that the device lacks stay zero.
     *values = [0; PORT.len()];
     let [tx_bytes, tx_pkts, rx_bytes, rx_pkts, rx_drops, values @ ..] = values;
     let [send_bytes, send_wrs, recv_bytes, recv_wrs, values @ ..] = values;

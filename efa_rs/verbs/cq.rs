@@ -67,7 +67,7 @@ use {
 /// Bytes of an entry with room for the sender's address.
 const ENTRY_SIZE_EX: u32 = 32;
 
-/// Bytes of an entry without.
+/// Bytes of an entry without that room.
 const ENTRY_SIZE: u32 = 16;
 
 impl CompletionHandler for CqEvents {
@@ -109,7 +109,7 @@ impl Ring<'_> {
         }
     }
 
-    /// Runs the command that gives the ring to the device: see [`Lent::lend`].
+    /// Executes the command that lends the ring to the device: see [`Lent::lend`].
     fn lend<R>(
         &self,
         command: impl FnOnce() -> Result<R, CommandError>,
@@ -122,7 +122,7 @@ impl Ring<'_> {
         }
     }
 
-    /// Takes the result of the command that destroys the queue: see [`Lent::settle`].
+    /// Evaluates the result of the command that destroys the queue: see [`Lent::settle`].
     fn settle(&self, result: Result<NoData, CommandError>) {
         match self {
             Self::Driver(buffer) => buffer.settle(result),
@@ -145,7 +145,7 @@ impl<'a> rdma::CompletionQueue<'a, Verbs> for Cq<'a> {
         udata: &Udata<'_>,
     ) -> impl PinInit<Self, Error> {
         let efa = device.data();
-        // As in the C driver, this is not counted.
+        // As in the C driver, this failure is not counted.
         if attr.flags != 0 {
             return Err(EOPNOTSUPP);
         }
@@ -200,7 +200,7 @@ impl<'a> rdma::CompletionQueue<'a, Verbs> for Cq<'a> {
     }
 }
 
-/// A queue that the device has created; destroyed when dropped, unless it is kept.
+/// A queue that the device has created. The drop destroys it, unless `ring` was taken.
 struct Created<'e, 'a> {
     efa: &'e Efa<'a>,
     cq_idx: u16,
@@ -216,7 +216,7 @@ impl Drop for Created<'_, '_> {
 }
 
 impl<'a> Cq<'a> {
-    /// Returns the queue that clients in the kernel poll, if it is one.
+    /// Returns the queue that a client in the kernel polls; `None` for a queue of a process.
     #[cfg(kverbs)]
     pub(super) fn polled(&self) -> Option<&Arc<KernelCq<'a>>> {
         match &self.ring {
@@ -225,7 +225,7 @@ impl<'a> Cq<'a> {
         }
     }
 
-    /// Returns the number that the device has given the queue.
+    /// Returns the number that the device has assigned to the queue.
     pub(super) fn index(&self) -> u16 {
         self.cq_idx
     }
@@ -234,8 +234,8 @@ impl<'a> Cq<'a> {
     ///
     /// # Errors
     ///
-    /// - `EOPNOTSUPP` if a completion channel is asked for of a device without event queues.
-    /// - [`EINVAL`] if a size or number is not one that the device has, or if memory that userspace
+    /// - `EOPNOTSUPP` if a completion channel is requested of a device without event queues.
+    /// - [`EINVAL`] if the device does not support a size or number, or if memory that userspace
     ///   provides is not contiguous.
     /// - [`ENOMEM`] if there is no memory.
     /// - Those of the admin command and of [`Udata`].
@@ -266,7 +266,7 @@ impl<'a> Cq<'a> {
             return Err(EINVAL);
         }
         let target = if command.flags.with_completion_channel {
-            // CAST: The core has checked that the vector is one of the few that there are.
+            // CAST: The core has checked that the vector is in range.
             let target = efa.session.event_target(attr.comp_vector as usize);
             Some(target.ok_or(EOPNOTSUPP)?)
         } else {
@@ -358,8 +358,8 @@ impl<'a> Cq<'a> {
     ///
     /// # Errors
     ///
-    /// - [`EOPNOTSUPP`] if flags are asked for, or events of a device that has no event queues.
-    /// - [`EINVAL`] if there are more entries than the device has, or there is no such vector.
+    /// - [`EOPNOTSUPP`] if flags are set, or events requested of a device without event queues.
+    /// - [`EINVAL`] if the device does not support as many entries, or has no such vector.
     /// - [`ENOMEM`] if there is no memory.
     /// - Those of the admin command.
     #[cfg(kverbs)]
@@ -374,7 +374,7 @@ impl<'a> Cq<'a> {
         }
         let events = match attr.events {
             None => None,
-            // It would not be polled.
+            // The client would wait for an event, and never poll.
             Some(_) if efa.session.event_queues() == 0 => return Err(EOPNOTSUPP),
             Some(events) => {
                 // CAST: `usize` has 64 bits on every architecture that has EFA. `ib_create_cq` does not check the vector.

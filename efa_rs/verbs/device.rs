@@ -103,15 +103,15 @@ impl rdma::Provider for Verbs {
 }
 
 impl Efa<'_> {
-    /// Returns what the core wants to know before the device is registered.
+    /// Returns the node's attributes that the core needs for the registration of the device.
     ///
     /// # Errors
     ///
-    /// Those of reading the port's counters, but for `EOPNOTSUPP`: then there are none.
+    /// Those of reading the port's counters except `EOPNOTSUPP`, which means that there are none.
     pub(crate) fn node_info(&self) -> Result<NodeInfo> {
         Ok(NodeInfo {
             node_guid: self.attributes().device.guid,
-            // CAST: There are fewer than 256 of them.
+            // CAST: There are fewer than 256 event queues.
             num_comp_vectors: self.session.event_queues().max(1) as u32,
             has_port_counters: counters::has_port(self)?,
         })
@@ -120,12 +120,12 @@ impl Efa<'_> {
 
 /// Returns the version of the firmware as text.
 ///
-/// The device gives 32 bits whose parts have no documented meaning, so they are shown as they are.
+/// The device reports 32 bits without a documented format, so they are printed unmodified.
 fn firmware_version(efa: &Efa<'_>) -> Result<CString> {
     CString::try_from_fmt(fmt!("{:#010x}", efa.attributes().device.fw_version))
 }
 
-/// Returns the attributes, and EFA's own ones as output.
+/// Returns the attributes, and writes EFA's own attributes to `udata`.
 ///
 /// # Errors
 ///
@@ -167,7 +167,7 @@ fn query(efa: &Efa<'_>, udata: &Udata<'_>) -> Result<DeviceAttr> {
     })
 }
 
-/// Returns what the device and the driver can do.
+/// Returns the capabilities of the device and the driver.
 fn caps(efa: &Efa<'_>) -> DeviceCaps {
     let device = &efa.attributes().device.device_caps;
 

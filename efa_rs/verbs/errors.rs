@@ -4,7 +4,7 @@
 
 use crate::com::Counter;
 
-/// Verbs that failed.
+/// Counters of failures, by verb.
 #[derive(Default)]
 pub(crate) struct Errors {
     /// `alloc_pd`.

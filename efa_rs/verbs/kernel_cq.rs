@@ -72,26 +72,26 @@ use crate::{
 /// The only port.
 const PORT: u8 = 1;
 
-/// How long a device may take to flush a queue pair in error, before it is reset: as long as for a command.
+/// Timeout of flushing a queue pair in error, after which the device is reset: that of a command.
 const FLUSH_TIMEOUT: Delta = Delta::from_secs(30);
 
-/// The queues of a queue pair that complete to a completion queue.
+/// The queues of a queue pair that use one completion queue.
 pub(super) struct Sides {
     pub(super) send: Option<PollSide<WrToken>>,
     pub(super) recv: Option<PollSide<WrToken>>,
 }
 
-/// A queue pair that completes to a completion queue.
+/// A queue pair that is attached to a completion queue.
 struct Attached {
     qp: Arc<QpRef>,
     sides: Sides,
-    /// From where on completions are of what was posted since the queue pair was reset.
+    /// Start of the completions of work requests that were posted since the last reset.
     from: Mark,
-    /// Since when the queue pair is in error.
+    /// Time at which the queue pair entered the error state.
     flushing_since: Option<Instant<Monotonic>>,
 }
 
-/// What polling changes.
+/// State that polling modifies, under the lock of the queue.
 struct Polled<'a> {
     rings: CompletionRings<'a>,
     pairs: RBTree<u16, Attached>,
@@ -99,7 +99,7 @@ struct Polled<'a> {
     is_flushing: bool,
 }
 
-/// Returns a queue pair, unless another one has its number.
+/// Returns the entry of a queue pair; `None` if it is not attached or another one has its number.
 fn find<'p>(
     pairs: &'p mut RBTree<u16, Attached>,
     qp_num: u16,
@@ -114,32 +114,32 @@ fn find<'p>(
 pub(super) struct KernelCq<'a> {
     #[pin]
     polled: SpinLockIrq<Polled<'a>>,
-    /// Entries of all rings: completions of nothing that are skipped in one poll.
+    /// Entries of all rings: limit on the stale completions that one poll skips.
     size: u32,
-    /// Rings of the device.
+    /// Number of sub-queues, each with a ring.
     sub_cqs: u16,
     memory: Lent<'a, Entries<'a, { Cdesc::SIZE }>>,
-    /// Set when the device has created the queue.
+    /// Set after the device has created the queue.
     doorbell: SetOnce<Doorbell<'a>>,
     notifier: Option<Arc<Notifier>>,
     epoch: Arc<Epoch<'a>>,
     health: Arc<Health>,
 }
 
-/// Passes events of the device on to a client that has requested one.
+/// Forwards events of the device to a client that has requested one.
 pub(super) struct Notifier {
     events: Arc<CqEvents>,
-    /// Events that the device has sent. The doorbell that requests the next one has the last bits as `cmd_sn`.
+    /// Number of received events. Its low bits are the `cmd_sn` that arms the next one.
     received: Atomic<u32>,
     /// Whether the client has requested an event since the last one.
     is_armed: Atomic<bool>,
-    /// Whether a queue pair was attached. The core requests the first event before it has set the work queue in which it
-    /// polls, and creates queue pairs after that. So an event that comes before is none of the client's.
+    /// Whether a queue pair was ever attached. The core requests the first event before it sets the
+    /// work queue in which it polls. Queue pairs are created later, so earlier events are dropped.
     is_used: Atomic<bool>,
 }
 
 impl Notifier {
-    /// Makes one for a completion queue.
+    /// Creates a notifier for a completion queue.
     ///
     /// # Errors
     ///
@@ -159,13 +159,13 @@ impl Notifier {
 
 impl CompletionHandler for Notifier {
     fn completed(&self) {
-        // Events of a queue come one after the other.
+        // Events of a queue are serialized, so this needs no atomic addition.
         self.received
             .store(self.received.load(Relaxed).wrapping_add(1), Relaxed);
         self.wake();
     }
 
-    /// A client that has not requested an event gets none: its function may not be there yet, or any more.
+    /// Notifies only a client that has requested an event: others may have no handler (any more).
     fn wake(&self) {
         if self.is_used.load(Acquire)
             && self.is_armed.load(Relaxed)
@@ -177,7 +177,7 @@ impl CompletionHandler for Notifier {
 }
 
 impl<'a> KernelCq<'a> {
-    /// Makes a completion queue of which the device does not know yet.
+    /// Creates the driver's part of a completion queue, before the device creates its own.
     ///
     /// # Errors
     ///
@@ -232,18 +232,18 @@ impl<'a> KernelCq<'a> {
         };
         let node = RBTreeNode::new(qp_num, attached, GFP_KERNEL)?;
         let mut polled = self.polled.lock();
-        // One that the device has destroyed and that is not detached yet is dropped with no lock held.
+        // An earlier, destroyed queue pair may still be attached. It is dropped with no lock held.
         let before = polled.pairs.insert(node);
         drop(polled);
         drop(before);
         if let Some(notifier) = &self.notifier {
-            // A reader of the flag sees what the core has set before.
+            // A reader of the flag sees the earlier writes of the core.
             notifier.is_used.store(true, Release);
         }
         Ok(())
     }
 
-    /// Detaches a queue pair. Its completions that were not polled are skipped.
+    /// Detaches a queue pair. Polls skip its remaining completions.
     pub(super) fn detach(&self, qp_num: u16, qp: &Arc<QpRef>) {
         let mut polled = self.polled.lock();
         if find(&mut polled.pairs, qp_num, qp).is_none() {
@@ -254,20 +254,20 @@ impl<'a> KernelCq<'a> {
         drop(attached);
     }
 
-    /// Notes that a queue pair is in error. Polls complete what the device was not given, and watch the device flush the
-    /// rest.
+    /// Records that a queue pair is in error. Polls return flushed completions for work requests
+    /// that were never posted to the device, and check that it flushes the others in time.
     pub(super) fn expect_flush(&self, qp_num: u16, qp: &Arc<QpRef>) {
         let mut polled = self.polled.lock();
         if let Some(attached) = find(&mut polled.pairs, qp_num, qp) {
             attached.flushing_since = Some(Instant::now());
             polled.is_flushing = true;
-            // If the client has not requested an event yet, `arm` does it.
+            // If the client requests an event only later, `arm` repeats this.
             self.health.expect_flush();
         }
     }
 
-    /// Forgets the work requests of a queue pair that is reset, whose other side is locked. Its completions that the
-    /// device has written by now are skipped. Those of a new queue pair are of one that had its number before.
+    /// Discards the work requests of a reset queue pair, whose queues are locked. Polls skip older
+    /// completions, which for a new queue pair are those of another one that had its number.
     pub(super) fn reset(
         &self,
         qp_num: u16,
@@ -295,9 +295,9 @@ impl<'a> KernelCq<'a> {
         let mut polled = self.polled.lock();
         let Polled { rings, pairs, .. } = &mut *polled;
         rings.pass_over();
-        // Completions of a queue pair mostly come one after the other.
+        // Consecutive completions are mostly of the same queue pair.
         let mut last = None;
-        // What is of no work request is skipped, but not for ever.
+        // Completions without a work request are skipped, but not without limit.
         let mut skipped = 0;
         while skipped < self.size {
             let Some(place) = completions.place() else {
@@ -337,25 +337,25 @@ impl<'a> KernelCq<'a> {
         self.epoch.halt(cause);
     }
 
-    /// Returns whether there is a completion to take.
+    /// Returns whether there is a completion to poll.
     pub(super) fn has_completions(&self) -> bool {
         let polled = self.polled.lock();
         polled.rings.has_some() || polled.has_flushed(self.epoch.is_halted())
     }
 
-    /// Wakes a client that waits for an event, to poll what the driver completes.
+    /// Notifies a client that waits for an event, to poll completions that the driver generates.
     pub(super) fn wake(&self) {
-        // Between what was posted and the look at whether the client waits; `arm` has one between the same.
+        // Orders earlier posts before the check for a waiting client. Pairs with that in `arm`.
         smp_mb(Full);
         if let Some(notifier) = &self.notifier {
             notifier.wake();
         }
     }
 
-    /// Wakes a client that has just posted if the device was stopped meanwhile, as its last poll may have been before.
+    /// Notifies a client that has just posted if the device was stopped, maybe since the last poll.
     ///
-    /// The doorbell was rung after what was posted, with a full barrier after it. A poll looks at the epoch and at what was
-    /// posted the other way round.
+    /// The doorbell was rung after the post, and followed by a full barrier. A poll reads in the
+    /// reverse order: first the epoch, then the posted work requests.
     #[inline]
     pub(super) fn wake_if_halted(&self) {
         if self.epoch.is_halted() {
@@ -376,14 +376,14 @@ impl<'a> KernelCq<'a> {
             .ok_or(EINVAL)?;
         let polled = self.polled.lock();
         notifier.is_armed.store(true, Relaxed);
-        // See `wake`.
+        // Orders the request before the client's next poll. Pairs with that in `wake`.
         smp_mb(Full);
         if polled.is_flushing {
             self.health.expect_flush();
         }
         let command = CqDb {
             consumer_index: polled.rings.total(),
-            // CAST: The last two bits.
+            // CAST: The low two bits.
             cmd_sn: (notifier.received.load(Relaxed) & 3) as u8,
             arm: true,
         };
@@ -393,7 +393,7 @@ impl<'a> KernelCq<'a> {
 }
 
 impl Attached {
-    /// Completes the work request of a completion. Returns nothing if there is none.
+    /// Completes the work request of a completion. Returns `None` if there is none.
     #[inline]
     fn complete(&mut self, completion: &Cdesc, place: WcPlace<'_, '_>) -> Option<()> {
         let Self { qp, sides, .. } = self;
@@ -430,12 +430,12 @@ impl Attached {
         Some(())
     }
 
-    /// Returns the queues that complete here.
+    /// Returns the queues that use this completion queue.
     fn queues(&self) -> impl Iterator<Item = &PollSide<WrToken>> {
         [&self.sides.send, &self.sides.recv].into_iter().flatten()
     }
 
-    /// Completes work requests that `next` removes as flushed.
+    /// Completes as flushed the work requests that `next` removes.
     fn flush(
         &mut self,
         completions: &mut WorkCompletions<'_>,
@@ -460,7 +460,7 @@ impl Attached {
 }
 
 impl Polled<'_> {
-    /// Completes all that was posted to a device that was stopped.
+    /// Completes as flushed all work requests of a stopped device.
     #[cold]
     fn flush_all(&mut self, completions: &mut WorkCompletions<'_>) {
         for attached in self.pairs.values_mut() {
@@ -470,8 +470,8 @@ impl Polled<'_> {
         }
     }
 
-    /// Completes what the device was not given of queue pairs in error. Returns whether the device should have flushed
-    /// what it was given by now.
+    /// Completes as flushed the work requests of queue pairs in error that were never posted to the
+    /// device. Returns whether the device's own flush has timed out.
     #[cold]
     fn flush(&mut self, completions: &mut WorkCompletions<'_>) -> bool {
         self.is_flushing = false;
@@ -488,7 +488,7 @@ impl Polled<'_> {
         timed_out
     }
 
-    /// Returns whether there is something for [`Self::flush`] to complete, or for [`Self::flush_all`].
+    /// Returns whether [`Self::flush`] or [`Self::flush_all`] has a work request to complete.
     fn has_flushed(&self, is_halted: bool) -> bool {
         (is_halted || self.is_flushing)
             && self.pairs.values().any(|attached| {
@@ -498,10 +498,10 @@ impl Polled<'_> {
     }
 }
 
-/// Returns the status in the terms of the verbs.
+/// Converts the device's status to that of the verbs.
 #[inline]
 fn wc_status(status: u8) -> WcStatus {
-    // Nearly all are.
+    // The most frequent status.
     if status == u8::from(CompStatus::Ok) {
         return WcStatus::Success;
     }

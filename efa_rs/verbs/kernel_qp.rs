@@ -54,7 +54,7 @@ pub(super) struct RecvQueue<'a> {
     pub(super) requests: PostSide<WrToken>,
 }
 
-/// A queue pair that is posted to.
+/// A queue pair that a client in the kernel posts to.
 #[pin_data]
 pub(super) struct KernelQp<'a> {
     #[pin]
@@ -63,20 +63,20 @@ pub(super) struct KernelQp<'a> {
     recv: SpinLockIrq<Option<RecvQueue<'a>>>,
     send_cq: Arc<KernelCq<'a>>,
     recv_cq: Arc<KernelCq<'a>>,
-    /// The queue pair in completions. It distinguishes this queue pair from others that had its number.
+    /// The queue pair in completions. Distinguishes it from earlier ones with the same number.
     qp: Arc<QpRef>,
     qp_num: u16,
     qp_type: QpType,
     limits: Limits,
-    /// Whether all work requests have a completion, signaled or not. Those of this device always have one.
+    /// Whether all work requests are signaled by default. The device completes the others, too.
     signals_all: bool,
 }
 
-/// What a queue pair consists of.
+/// The parts of a queue pair, for [`KernelQp::new`].
 pub(super) struct Parts<'a> {
     pub(super) send: SendQueue<'a>,
     pub(super) recv: Option<RecvQueue<'a>>,
-    /// The other side of the queues.
+    /// The polling sides of the queues.
     pub(super) sides: Sides,
     pub(super) send_cq: Arc<KernelCq<'a>>,
     pub(super) recv_cq: Arc<KernelCq<'a>>,
@@ -88,7 +88,7 @@ pub(super) struct Parts<'a> {
 }
 
 impl<'a> KernelQp<'a> {
-    /// Makes a queue pair of its parts, whose completions come to its completion queues from now on.
+    /// Creates a queue pair of its parts, and attaches it to its completion queues.
     ///
     /// # Errors
     ///
@@ -133,7 +133,7 @@ impl<'a> KernelQp<'a> {
         self.send_cq.attach(self.qp_num, &self.qp, sides)
     }
 
-    /// Has no completions come any more. The device has destroyed the queue pair, or was stopped.
+    /// Detaches it from its completion queues. The device has destroyed it, or was stopped.
     pub(super) fn detach(&self) {
         self.cqs().for_each(|cq| cq.detach(self.qp_num, &self.qp));
     }
@@ -149,8 +149,8 @@ impl<'a> KernelQp<'a> {
     ///
     /// # Errors
     ///
-    /// Those of the command. A client frees what it has posted once that is flushed. So a device that does not enter the
-    /// error state is halted, and then this has none.
+    /// Those of the command, unless `new` is the error state. A client frees posted buffers once
+    /// they are flushed, so a device that does not enter that state is halted, and this succeeds.
     pub(super) fn change_state<R>(
         &self,
         old: Option<QpState>,
@@ -173,7 +173,7 @@ impl<'a> KernelQp<'a> {
         Ok(())
     }
 
-    /// Closes the queues. What is posted from now on completes as flushed, after all that the device was given.
+    /// Closes the queues. Later work requests complete as flushed, after those that the device has.
     pub(super) fn close(&self) {
         self.send.lock().requests.close();
         if let Some(recv) = &mut *self.recv.lock() {
@@ -183,8 +183,8 @@ impl<'a> KernelQp<'a> {
             .for_each(|cq| cq.expect_flush(self.qp_num, &self.qp));
     }
 
-    /// Empties the queues, as the device does in the reset state: forgets all that was posted, and the completions that
-    /// were not polled.
+    /// Empties the queues, as the device does in the reset state: discards posted work requests
+    /// and completions that were not polled.
     fn reset(&self) {
         let mut send = self.send.lock();
         let mut recv = self.recv.lock();
@@ -198,11 +198,11 @@ impl<'a> KernelQp<'a> {
         }
     }
 
-    /// Posts send work requests. If the queue pair is in error or the device was stopped, they complete as flushed.
+    /// Posts send work requests. In the error state or on a stopped device, they are flushed.
     ///
     /// # Errors
     ///
-    /// - [`EINVAL`] if the queue pair can't send in its state, or not this operation.
+    /// - [`EINVAL`] if the queue pair can't send in its state, or does not support the operation.
     /// - [`ENOMEM`] if the queue is full.
     pub(super) fn post_send(
         &self,
@@ -241,11 +241,11 @@ impl<'a> KernelQp<'a> {
         Ok(())
     }
 
-    /// Returns whether the device takes no work requests of a queue any more.
+    /// Returns whether the device no longer accepts work requests of a queue.
     ///
     /// # Errors
     ///
-    /// - [`EINVAL`] if it does not take them yet.
+    /// - [`EINVAL`] if it does not accept them yet.
     #[inline]
     fn is_closed(&self, requests: &mut PostSide<WrToken>, is_ready: bool) -> Result<bool> {
         if requests.is_closed() {
@@ -261,12 +261,12 @@ impl<'a> KernelQp<'a> {
         Ok(false)
     }
 
-    /// Posts receive work requests. If the queue pair is in error or the device was stopped, they complete as flushed.
+    /// Posts receive work requests. In the error state or on a stopped device, they are flushed.
     ///
     /// # Errors
     ///
-    /// - [`EINVAL`] if the queue pair can't receive in its state, or not this operation.
-    /// - [`ENOMEM`] if the queue is full.
+    /// - [`EINVAL`] if the queue pair can't receive in its state, or there are too many buffers.
+    /// - [`ENOMEM`] if the queue is full, or the queue pair has no receive queue.
     pub(super) fn post_recv(&self, state: Option<QpState>, wrs: &mut RecvWrs<'_>) -> Result {
         let mut guard = self.recv.lock();
         let queue = Option::as_mut(&mut guard).ok_or(ENOMEM)?;
@@ -298,7 +298,7 @@ impl<'a> KernelQp<'a> {
                 index,
                 sges.iter().map(|sge| Buffer {
                     addr: sge.addr(),
-                    // A descriptor has 16 bits for it. Longer messages, which no device has, would not fit.
+                    // A descriptor has 16 bits for the length. No device supports longer messages.
                     length: sge.length().try_into().unwrap_or(u16::MAX),
                     lkey: sge.lkey(),
                 }),
@@ -308,7 +308,7 @@ impl<'a> KernelQp<'a> {
     }
 }
 
-/// Adds send work requests to a closed queue. The core's for a drain is one without a destination.
+/// Adds send work requests to a closed queue. The core's for a drain have no destination.
 #[cold]
 fn flush_sends(queue: &mut SendQueue<'_>, wrs: &mut SendWrs<'_, Ah, Mr<'_>>) -> Result {
     while let Some(next) = wrs.peek() {

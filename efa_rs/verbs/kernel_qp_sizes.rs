@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Sizes of queue pairs of the kernel, and what their work requests may have.
+//! Sizes of queue pairs of clients in the kernel, and limits on their work requests.
 
 use kernel::prelude::*;
 
@@ -24,30 +24,30 @@ use crate::{
     },
 };
 
-/// Most descriptors of a receive queue. A doorbell has 16 bits for the producer counter: after a full queue of 2^16 it
-/// would have the value from before.
+/// Maximum number of descriptors in a receive queue. The doorbell has 16 bits for the producer
+/// counter, whose value would not change after a full queue of 2^16 descriptors.
 const MAX_RECV_ENTRIES: u32 = 1 << 15;
 
 /// Sizes of the queues of a queue pair in the kernel.
 pub(super) struct Sizes {
     /// Bytes of a send work request.
     pub(super) wqe_size: usize,
-    /// Send work requests, a power of two.
+    /// Number of send work requests, a power of two.
     pub(super) send_depth: u32,
-    /// Receive work requests, as many as have room, or none.
+    /// Number of receive work requests for which there is room, or 0.
     pub(super) recv_depth: u32,
-    /// Descriptors of receive work requests, a power of two or none.
+    /// Number of receive descriptors, a power of two or 0.
     pub(super) recv_entries: u32,
-    /// Most send work requests for one ring of the doorbell.
+    /// Maximum number of send work requests per doorbell write.
     pub(super) max_batch: u32,
 }
 
 impl Sizes {
-    /// Finds out what is needed for this capacity.
+    /// Computes the sizes for this capacity.
     ///
     /// # Errors
     ///
-    /// - [`EINVAL`] if it is more than there can be.
+    /// - [`EINVAL`] if the capacity exceeds a limit.
     pub(super) fn new(efa: &Efa<'_>, cap: &QpCap) -> Result<Self> {
         let queues = &efa.attributes().queues;
 
@@ -70,12 +70,12 @@ impl Sizes {
                 .and_then(u32::checked_next_power_of_two)
                 .ok_or(EINVAL)?,
         };
-        // The device's limit is one of descriptors.
+        // The device limits descriptors, not work requests.
         if recv_entries > queues.max_rq_depth.min(MAX_RECV_ENTRIES) {
             return Err(EINVAL);
         }
 
-        // A device that has a least depth takes no doorbell for all of a queue at once.
+        // A device with a minimum depth does not accept one doorbell write for a full queue.
         let mut max_batch = match u32::from(queues.max_tx_batch) {
             0 => u32::from(u16::MAX),
             // CAST: 64 or 128.
@@ -109,14 +109,14 @@ impl Sizes {
             .ok_or(EINVAL)
     }
 
-    /// Returns what a work request may have.
+    /// Returns the limits on work requests.
     pub(super) fn limits(&self, efa: &Efa<'_>, cap: &QpCap) -> Limits {
         let places = (self.wqe_size - TxMetaDesc::SIZE) / TxBufDesc::SIZE;
         let rdma_sges = usize::from(efa.attributes().queues.max_wr_rdma_sges);
         Limits {
             // CAST: `usize` has 64 bits on every architecture that has EFA.
             send_sges: places.min(cap.max_send_sge as usize),
-            // The first place has the peer's memory.
+            // The remote address takes the first place.
             rdma_sges: rdma_sges.min(places - 1),
             inline_data: cap.max_inline_data as usize,
             wqe_size: self.wqe_size,
@@ -124,7 +124,7 @@ impl Sizes {
         }
     }
 
-    /// Makes room for what is posted to the send queue.
+    /// Allocates the state of the work requests that are posted to the send queue.
     ///
     /// # Errors
     ///
@@ -133,7 +133,7 @@ impl Sizes {
         outstanding::new(self.send_depth)
     }
 
-    /// Makes room for what is posted to the receive queue.
+    /// Allocates the state of the work requests that are posted to the receive queue.
     ///
     /// # Errors
     ///
@@ -143,16 +143,16 @@ impl Sizes {
     }
 }
 
-/// What a work request of a queue pair may have.
+/// Limits on work requests of a queue pair.
 pub(super) struct Limits {
-    /// Buffers of a send.
+    /// Maximum number of buffers of a send.
     pub(super) send_sges: usize,
-    /// Buffers of an RDMA read or write.
+    /// Maximum number of buffers of an RDMA read or write.
     pub(super) rdma_sges: usize,
-    /// Bytes of inline data.
+    /// Maximum number of bytes of inline data.
     pub(super) inline_data: usize,
     /// Bytes of a send work request in the ring.
     pub(super) wqe_size: usize,
-    /// Buffers of a receive.
+    /// Maximum number of buffers of a receive.
     pub(super) recv_sges: usize,
 }

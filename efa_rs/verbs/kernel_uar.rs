@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What clients in the kernel share: the user access region of their doorbells.
+//! The user access region of doorbells that all clients in the kernel share.
 
 use kernel::{
     new_mutex,
@@ -16,7 +16,7 @@ use crate::{
     hw::admin::uar::AllocUar, //
 };
 
-/// The user access region of the kernel, once a client needs it.
+/// The user access region of the kernel, allocated when a client first needs it.
 #[pin_data]
 pub(super) struct KernelUar {
     #[pin]
@@ -24,7 +24,7 @@ pub(super) struct KernelUar {
 }
 
 impl KernelUar {
-    /// Makes one that the device does not have yet.
+    /// Creates the state without a user access region.
     ///
     /// # Errors
     ///
@@ -38,7 +38,7 @@ impl KernelUar {
         )
     }
 
-    /// Returns its number. The device has it until the session ends.
+    /// Returns the region's number; allocates it on first use. It remains until the session ends.
     ///
     /// # Errors
     ///

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Send work requests of clients in the kernel, as the device wants them.
+//! Encoding of send work requests of clients in the kernel.
 
 use kernel::prelude::*;
 
@@ -44,17 +44,17 @@ use crate::{
     sys::mmio::Slot,
 };
 
-/// Bytes of inline data that are copied at once.
+/// Unit in which inline data is written, in bytes.
 const INLINE_PART: usize = TxBufDesc::SIZE;
 
-/// The most of them in a work request.
+/// Maximum number of such units in a work request.
 const MAX_INLINE_PARTS: usize = (MAX_WQE_SIZE - TxMetaDesc::SIZE) / INLINE_PART;
 
 /// Writes a work request with the id `req_id`.
 ///
 /// # Errors
 ///
-/// - [`EINVAL`] if the queue pair or the device can't execute it.
+/// - [`EINVAL`] if the queue pair or the device can't execute the work request.
 #[inline]
 pub(super) fn write(
     wr: &SendWr<'_, Ah, Mr<'_>>,
@@ -77,7 +77,7 @@ pub(super) fn write(
             write_remote(&remote, data.length(), body)?;
             let length = match data {
                 SendData::Sges(sges) => write_sges(sges, limits.rdma_sges, body)?,
-                // Only a large work request has room behind the peer's memory.
+                // Only a large work request has room for data after the remote address.
                 SendData::Inline(_) if limits.wqe_size < MAX_WQE_SIZE => return Err(EINVAL),
                 SendData::Inline(inline) => write_inline(&inline, limits, body)?,
             };
@@ -104,8 +104,8 @@ pub(super) fn write(
     }
 }
 
-/// Writes the first descriptor of a work request for a peer. `length` are bytes of inline data, or else buffers.
-// Inline, as the descriptor would be put together in memory otherwise.
+/// Writes the first descriptor of a request for a peer. `length` counts inline bytes or buffers.
+// Always inlined: the descriptor would be assembled in memory otherwise.
 #[inline(always)]
 fn for_peer(
     op_type: OpType,
@@ -123,9 +123,9 @@ fn for_peer(
             inline_msg: matches!(wr.data(), SendData::Inline(_)),
             ..TxCtrl1::default()
         },
-        // CAST: No more than there are places, or bytes of them.
+        // CAST: At most the number of places, or their bytes.
         length: length as u16,
-        // Numbers of queue pairs have 16 bits; of longer ones there are none.
+        // Queue pair numbers of the device have 16 bits.
         dest_qp_num: u16::try_from(wr.remote_qpn()).map_err(|_| EINVAL)?,
         ah: wr.ah()?.number(),
         qkey: wr.remote_qkey(),
@@ -135,7 +135,7 @@ fn for_peer(
     Ok(())
 }
 
-/// Writes which memory of the peer a work request accesses.
+/// Writes the descriptor of the remote memory that a work request accesses.
 #[inline]
 fn write_remote(remote: &RemoteMemory, length: Option<u32>, body: &mut Slot<'_>) -> Result {
     let remote = RemoteMemAddr {
@@ -146,7 +146,7 @@ fn write_remote(remote: &RemoteMemory, length: Option<u32>, body: &mut Slot<'_>)
     body.write(&remote.encode()).ok_or(EINVAL)
 }
 
-/// Writes buffers, of which there may be `most`, and returns how many they are.
+/// Writes at most `most` buffer descriptors, and returns their number.
 #[inline]
 fn write_sges(sges: &[Sge], most: usize, body: &mut Slot<'_>) -> Result<usize> {
     if sges.len() > most {
@@ -163,10 +163,10 @@ fn write_sges(sges: &[Sge], most: usize, body: &mut Slot<'_>) -> Result<usize> {
     Ok(sges.len())
 }
 
-/// Writes inline data, and returns how many bytes they are.
+/// Writes inline data, and returns its length in bytes.
 fn write_inline(data: &InlineData<'_>, limits: &Limits, body: &mut Slot<'_>) -> Result<usize> {
     let mut bytes = [[0; INLINE_PART]; MAX_INLINE_PARTS];
-    // Behind the peer's memory there is less room than a device may have for a send.
+    // After a remote address, there may be less room than in a send.
     let most = body.room().min(limits.inline_data);
     let place = bytes.as_flattened_mut().get_mut(..most).ok_or(EINVAL)?;
     let length = data.copy_to(place).ok_or(EINVAL)?;
@@ -196,7 +196,7 @@ fn for_region<const N: usize>(
     Ok(())
 }
 
-/// Returns the registration that a work request asks for.
+/// Converts the registration that a work request requests.
 fn register(registration: &MrRegistration<'_, Mr<'_>>) -> Result<FastMrRegReq> {
     let access = registration.access();
     if access.required() & !(Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE) != 0

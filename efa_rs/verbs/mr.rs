@@ -66,18 +66,18 @@ pub(crate) struct Mr<'a> {
     memory: Memory<'a>,
 }
 
-/// What a memory region consists of.
+/// The memory of a memory region.
 ///
-/// Boxed, because the core's object and this then fit into 256 bytes, one of the allocator's sizes.
+/// Boxed, so that the core's object and [`Mr`] fit into 256 bytes, one of the allocator's sizes.
 enum Memory<'a> {
     /// Memory of a process.
     Process(KBox<UserPages<'a, Umem<'a>>>),
-    /// Memory of a DMA buffer.
+    /// Memory of a dma-buf.
     DmaBuf(KBox<UserPages<'a, Revocable<'a, Hold<'a>>>>),
     /// All memory that the device can address.
     #[cfg(kverbs)]
     All,
-    /// What work requests give it.
+    /// Pages that work requests set (fast registration).
     #[cfg(kverbs)]
     Fast(KBox<FastPages<'a>>),
 }
@@ -90,7 +90,7 @@ struct UserPages<'a, T: Send + Sync> {
 }
 
 impl<'a, T: Send + Sync + 'a> UserPages<'a, T> {
-    /// Keeps the memory of a request, which the device does not have yet.
+    /// Wraps the memory of a request that was not submitted to the device yet.
     ///
     /// # Errors
     ///
@@ -109,20 +109,20 @@ impl<'a, T: Send + Sync + 'a> UserPages<'a, T> {
     }
 }
 
-/// What the device has of the memory of a DMA buffer.
+/// The device's registration of the memory of a dma-buf.
 struct Hold<'a> {
     what: Held,
     reclaim: Arc<Reclaim<'a>>,
 }
 
 enum Held {
-    /// Nothing: the memory was not registered yet, or was released.
+    /// None: the memory was not registered yet, or was released.
     Nothing,
-    /// It may have something, as it has not completed the registration.
+    /// Possibly a region: the device has not completed the registration.
     Unknown,
-    /// A region with these keys, and a place for the remote one until it is revoked.
+    /// A region with these keys, and until it is revoked, memory for recording the remote key.
     Region(MrKeys, Option<KeyPlace>),
-    /// Nothing, as it was revoked. The region had this remote key.
+    /// None: the memory was revoked. The region had this remote key.
     Revoked(u32),
 }
 
@@ -133,7 +133,7 @@ impl rdma::Hold for Hold<'_> {
             Held::Unknown => self.reclaim.by_force(),
             Held::Region(keys, place) => {
                 let keys = *keys;
-                // First, so that no one gets the key in between.
+                // Before the deregistration, so that no other region gets the key in between.
                 if let Some(place) = place.take() {
                     self.reclaim.keep(keys.rkey, place);
                 }
@@ -145,16 +145,16 @@ impl rdma::Hold for Hold<'_> {
     }
 }
 
-/// Pages for the next registration by a work request.
+/// Pages for the next fast registration, which is a work request.
 #[cfg(kverbs)]
 struct FastPages<'a> {
-    /// Their bus addresses.
+    /// Bus addresses of the pages.
     list: Lent<'a, Entries<'a, { size_of::<u64>() }>>,
-    /// The most there can be.
+    /// Maximum number of pages.
     max: u32,
-    /// How many there are.
+    /// Number of pages.
     count: Atomic<u32>,
-    /// The first one.
+    /// Bus address of the first page.
     first: Atomic<u64>,
 }
 
@@ -261,9 +261,9 @@ impl<'a> Mr<'a> {
     ///
     /// # Errors
     ///
-    /// - `EOPNOTSUPP` if it is to be used in a way that is not supported, or if none of the device's
-    ///   page sizes fits.
-    /// - [`ENOMEM`] if there is no memory, or if it has more pages than the device can have in a region.
+    /// - `EOPNOTSUPP` if the access or another attribute is not supported, or if none of the
+    ///   device's page sizes fits.
+    /// - [`ENOMEM`] if there is no memory, or the device's limit on pages of a region is exceeded.
     /// - Those of pinning memory, of the admin command and of [`Udata`].
     fn register(efa: &Efa<'a>, pd: &Pd, attr: &MrInitAttr<'a>, udata: &Udata<'_>) -> Result<Self> {
         let device = &efa.attributes().device;
@@ -294,7 +294,7 @@ impl<'a> Mr<'a> {
         }
     }
 
-    /// Creates a region of memory of a process.
+    /// Creates a memory region from memory of a process.
     ///
     /// # Errors
     ///
@@ -312,7 +312,7 @@ impl<'a> Mr<'a> {
         Ok(Self::registered(&registered, Memory::Process(pages)))
     }
 
-    /// Creates a region of a DMA buffer, whose exporter can't revoke it meanwhile.
+    /// Creates a memory region from a dma-buf, which its exporter can't revoke meanwhile.
     ///
     /// # Errors
     ///
@@ -325,7 +325,7 @@ impl<'a> Mr<'a> {
         memory: Revocable<'a, Hold<'a>>,
     ) -> Result<Self> {
         let memory = Arc::new(memory, GFP_KERNEL)?;
-        // Until the device has said that it has the region.
+        // Prevents a revocation until the device has completed the registration.
         let mut kept = memory.keep();
 
         let pages = kept.divide(efa.attributes().device.page_size_cap, attr.iova)?;
@@ -354,11 +354,11 @@ impl<'a> Mr<'a> {
         }
     }
 
-    /// Creates a region of at most so many pages, for clients in the kernel.
+    /// Creates a region of at most `max_pages` pages, for clients in the kernel.
     ///
     /// # Errors
     ///
-    /// - [`EINVAL`] if that is none, or more than a region can have.
+    /// - [`EINVAL`] if `max_pages` is 0, or more than a region can have.
     /// - [`ENOMEM`] if there is no memory.
     /// - Those of the admin command.
     #[cfg(kverbs)]
@@ -376,7 +376,7 @@ impl<'a> Mr<'a> {
             first: Atomic::new(0),
         };
         let pages = KBox::new(pages, GFP_KERNEL)?;
-        // From here on work requests have the address of the list.
+        // From here on, work requests may have the address of the list.
         let command = AllocMr {
             pd: pd.pdn,
             max_pages,
@@ -397,12 +397,12 @@ impl<'a> Mr<'a> {
         })
     }
 
-    /// Returns the pages for a registration by a work request: where they are, and the one there is or the
-    /// address of their list.
+    /// Returns the pages for a fast registration: the location of their addresses, and the address
+    /// of the only page or of the list.
     ///
     /// # Errors
     ///
-    /// - [`EINVAL`] if it does not get its pages so, or has none.
+    /// - [`EINVAL`] if the region is not for fast registration, or has no pages.
     #[cfg(kverbs)]
     pub(super) fn fast_pages(&self) -> Result<(PblMode, u64)> {
         let Memory::Fast(pages) = &self.memory else {
@@ -419,7 +419,7 @@ impl<'a> Mr<'a> {
     ///
     /// # Errors
     ///
-    /// - `EOPNOTSUPP` if peers are to use it.
+    /// - `EOPNOTSUPP` if remote access is requested.
     /// - Those of the admin command.
     #[cfg(kverbs)]
     fn register_all(efa: &Efa<'a>, pd: &Pd, access: Access) -> Result<Self> {
@@ -443,7 +443,7 @@ impl<'a> Mr<'a> {
     }
 }
 
-/// A registration of memory of userspace, before the device gets it.
+/// A registration of userspace memory, before it is submitted to the device.
 struct Request<'a> {
     command: RegMr,
     /// The list of pages, if it is not in the command itself.
@@ -453,12 +453,12 @@ struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Has a region of `pages`, which are there if one of the device's page sizes fits.
+    /// Prepares the registration of `pages`; these are `None` if no page size of the device fits.
     ///
     /// # Errors
     ///
-    /// - `EOPNOTSUPP` if there are none.
-    /// - [`ENOMEM`] if there are more than the device can have in a region, or no memory for the list.
+    /// - `EOPNOTSUPP` if `pages` is `None`.
+    /// - [`ENOMEM`] if the device's limit on pages is exceeded, or there is no memory for the list.
     fn new(
         efa: &Efa<'a>,
         pd: &Pd,
@@ -485,7 +485,7 @@ impl<'a> Request<'a> {
             pd: pd.pdn,
             mr_length: attr.length,
             flags: RegMrFlags {
-                // CAST: A power of two of 64 bits.
+                // CAST: At most 64.
                 phys_page_size_shift: page_size.trailing_zeros() as u8,
                 mem_addr_phy_mode_en: false,
             },
@@ -506,7 +506,7 @@ impl<'a> Request<'a> {
         })
     }
 
-    /// Registers the region. The device has the list of pages only meanwhile.
+    /// Registers the region. The device uses the list of pages only during the command.
     fn execute(&self, efa: &Efa<'_>) -> Result<RegMrResponse, CommandError> {
         let register = || efa.register_mr(&self.command);
         match &self.list {
@@ -517,7 +517,7 @@ impl<'a> Request<'a> {
 }
 
 impl Efa<'_> {
-    /// Registers a region, which has no key of a revoked one.
+    /// Registers a region. Its remote key differs from those of revoked regions.
     fn register_mr(&self, command: &RegMr) -> Result<RegMrResponse, CommandError> {
         self.session
             .reclaim()
@@ -531,7 +531,7 @@ impl FastPages<'_> {
     ///
     /// # Errors
     ///
-    /// - [`ENOMEM`] if there are as many as there can be.
+    /// - [`ENOMEM`] if the maximum number of pages is reached.
     fn add(&self, addr: u64) -> Result {
         let count = self.count.load(Relaxed);
         if count == self.max {
@@ -553,7 +553,7 @@ fn keys(registered: &RegMrResponse) -> MrKeys {
     }
 }
 
-/// Returns the interconnects as userspace gets them.
+/// Converts the interconnects to their format for userspace.
 fn interconnects(registered: &RegMrResponse) -> MrInterconnects {
     let validity = registered.validity;
 

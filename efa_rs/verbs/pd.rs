@@ -22,7 +22,7 @@ use crate::{
 
 /// A protection domain.
 pub(crate) struct Pd {
-    /// The number that the device has given it.
+    /// The number that the device has assigned to the domain.
     pub(super) pdn: u16,
 }
 
@@ -33,7 +33,7 @@ impl<'a> rdma::ProtectionDomain<'a, Verbs> for Pd {
         Self::alloc_at(efa, udata).inspect_err(|_| efa.errors.alloc_pd_err.increment())
     }
 
-    /// A device that refuses keeps a number that no one uses.
+    /// Frees the domain. If the device refuses, its number stays allocated, but unused.
     fn dealloc(&self, device: &rdma::Device<Efa<'a>>) {
         let efa = device.data();
         efa.session.ah_cache().forget(self.pdn);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The device's one port.
+//! The device's only port.
 
 use kernel::prelude::*;
 
@@ -42,8 +42,8 @@ pub(super) fn speed(efa: &Efa<'_>) -> u64 {
     u64::from(efa.attributes().device.max_link_speed_gbps) * 10
 }
 
-/// Returns lanes that make up a link of `gbps` Gbit/s, or the closest to it from below that
-/// InfiniBand has. The choice is the one of Linux's C driver.
+/// Returns the InfiniBand width and speed of a link of `gbps` Gbit/s, or of the next slower link.
+/// The choice is that of Linux's C driver.
 fn lanes(gbps: u16) -> (PortWidth, PortSpeed) {
     match gbps {
         1600.. => (PortWidth::X8, PortSpeed::Xdr),
@@ -64,7 +64,7 @@ fn lanes(gbps: u16) -> (PortWidth, PortSpeed) {
 ///
 /// # Errors
 ///
-/// - [`EINVAL`] if `index` is not that of the one entry.
+/// - [`EINVAL`] if `index` is not 0, that of the only entry.
 pub(super) fn gid(efa: &Efa<'_>, index: u32) -> Result<Gid> {
     if index != 0 {
         return Err(EINVAL);
@@ -76,7 +76,7 @@ pub(super) fn gid(efa: &Efa<'_>, index: u32) -> Result<Gid> {
 ///
 /// # Errors
 ///
-/// - [`EINVAL`] if `index` is not that of the one entry.
+/// - [`EINVAL`] if `index` is not 0, that of the only entry.
 pub(super) fn pkey(index: u16) -> Result<u16> {
     if index != 0 {
         return Err(EINVAL);

@@ -89,7 +89,7 @@ use {
     },
 };
 
-/// What can be changed.
+/// Attributes that can be modified.
 const MODIFIABLE: QpAttrMask = QpAttrMask::STATE
     .or(QpAttrMask::CUR_STATE)
     .or(QpAttrMask::EN_SQD_ASYNC_NOTIFY)
@@ -99,7 +99,7 @@ const MODIFIABLE: QpAttrMask = QpAttrMask::STATE
     .or(QpAttrMask::SQ_PSN)
     .or(QpAttrMask::RNR_RETRY);
 
-/// What can be asked for.
+/// Attributes that can be queried.
 const QUERYABLE: QpAttrMask = QpAttrMask::STATE
     .or(QpAttrMask::PKEY_INDEX)
     .or(QpAttrMask::PORT)
@@ -110,40 +110,40 @@ const QUERYABLE: QpAttrMask = QpAttrMask::STATE
 
 /// A queue pair.
 pub(crate) struct Qp<'a> {
-    /// What a process maps.
+    /// Mappings of a process.
     _mmap_entries: Option<MmapEntries>,
-    /// What a client in the kernel posts to.
+    /// Queues of a client in the kernel.
     #[cfg(kverbs)]
     kernel: Option<Arc<KernelQp<'a>>>,
     device_qp: DeviceQp<'a>,
     qp_num: u16,
     qp_type: QpType,
-    /// State that it was last put into.
+    /// State that was last set.
     state: AtomicU32,
     cap: QpCap,
     details: Details,
 }
 
-/// What userspace maps of a queue pair.
+/// Userspace's mappings of a queue pair.
 struct MmapEntries {
     /// Doorbell and ring of the send queue.
     _send: [MmapEntry; 2],
-    /// Doorbell and ring of the receive queue, unless that is empty.
+    /// Doorbell and ring of the receive queue, unless its size is 0.
     _receive: Option<[MmapEntry; 2]>,
 }
 
 /// The device's side of a queue pair.
 struct DeviceQp<'a> {
     handle: u32,
-    /// The ring of the receive queue, unless that is empty.
+    /// The ring of the receive queue, unless its size is 0.
     receive_ring: Option<ReceiveRing<'a>>,
 }
 
 /// The memory of a receive queue's ring.
 enum ReceiveRing<'a> {
-    /// That userspace maps.
+    /// Memory that userspace maps.
     User(Lent<'a, UserBuffer<'a>>),
-    /// That the kernel writes to.
+    /// Memory that the kernel writes to.
     #[cfg(kverbs)]
     Kernel(Lent<'a, Entries<'a, { RxDesc::SIZE }>>),
 }
@@ -158,7 +158,7 @@ impl ReceiveRing<'_> {
         }
     }
 
-    /// Runs the command that gives the ring to the device: see [`Lent::lend`].
+    /// Executes the command that lends the ring to the device: see [`Lent::lend`].
     fn lend<R>(
         &self,
         command: impl FnOnce() -> Result<R, CommandError>,
@@ -170,7 +170,7 @@ impl ReceiveRing<'_> {
         }
     }
 
-    /// Notes that the device has released the ring.
+    /// Records that the device has released the ring.
     fn give_back(&self) {
         match self {
             Self::User(buffer) => buffer.give_back(),
@@ -181,7 +181,7 @@ impl ReceiveRing<'_> {
 }
 
 impl<'a> DeviceQp<'a> {
-    /// Creates a queue pair, and returns the device's response with it.
+    /// Creates a queue pair. Returns it with the device's response.
     ///
     /// # Errors
     ///
@@ -296,7 +296,7 @@ impl<'a> rdma::QueuePair<'a, Verbs> for Qp<'a> {
 }
 
 impl<'a> Qp<'a> {
-    /// Returns by what commands refer to the queue pair.
+    /// Returns the handle of the queue pair in commands.
     pub(super) fn handle(&self) -> u32 {
         self.device_qp.handle
     }
@@ -305,9 +305,9 @@ impl<'a> Qp<'a> {
     ///
     /// # Errors
     ///
-    /// - `EOPNOTSUPP` if flags, a transport or a shared receive queue are asked for that are not
+    /// - `EOPNOTSUPP` if flags, a transport or a shared receive queue are requested that are not
     ///   supported.
-    /// - [`EINVAL`] if a size is more than the device has.
+    /// - [`EINVAL`] if a size exceeds a limit of the device.
     /// - [`ENOMEM`] if there is no memory.
     /// - Those of the admin command and of [`Udata`].
     fn create_at(
@@ -332,7 +332,7 @@ impl<'a> Qp<'a> {
         }
         check_sizes(efa, &attr.cap, command.sq_ring_size)?;
         let qp_type = check_type(attr, command.driver_qp_type)?;
-        // The core ensures that these transports have both.
+        // The core ensures that queue pairs of these transports have both.
         let (send_cq, recv_cq) = attr.send_cq.zip(attr.recv_cq).ok_or(EINVAL)?;
 
         let receive_ring = match command.rq_ring_size {
@@ -400,9 +400,9 @@ impl<'a> Qp<'a> {
     ///
     /// # Errors
     ///
-    /// - `EOPNOTSUPP` if flags, a transport or a shared receive queue are asked for that are not
+    /// - `EOPNOTSUPP` if flags, a transport or a shared receive queue are requested that are not
     ///   supported.
-    /// - [`EINVAL`] if a size is more than the device has, or a completion queue is not of the kernel.
+    /// - [`EINVAL`] if a size exceeds a limit, or a completion queue belongs to a process.
     /// - [`ENOMEM`] if there is no memory.
     /// - Those of the admin command.
     #[cfg(kverbs)]
@@ -522,28 +522,27 @@ impl<'a> Qp<'a> {
         })
     }
 
-    /// Returns the state that the queue pair was last put into.
+    /// Returns the state that was last set.
     fn state(&self) -> Option<QpState> {
         QpState::from_raw(self.state.load(Relaxed))
     }
 
-    /// Returns what clients in the kernel post to.
+    /// Returns the queues that clients in the kernel post to.
     ///
     /// # Errors
     ///
-    /// - [`EINVAL`] if it is a queue pair of a process.
+    /// - [`EINVAL`] if the queue pair belongs to a process.
     #[cfg(kverbs)]
     fn posted(&self) -> Result<&KernelQp<'a>> {
         self.kernel.as_deref().ok_or(EINVAL)
     }
 
-    /// Changes attributes of the queue pair.
+    /// Modifies attributes of the queue pair.
     ///
     /// # Errors
     ///
-    /// - `EOPNOTSUPP` if an attribute can't be changed, or not to this value.
-    /// - [`EINVAL`] if the queue pair can't go from its state to the new one, or not with these
-    ///   attributes.
+    /// - `EOPNOTSUPP` if an attribute can't be modified, or not to this value.
+    /// - [`EINVAL`] if there is no transition to the new state, or none with these attributes.
     /// - Those of the admin command and of [`Udata`].
     fn modify_at(&self, efa: &Efa<'a>, attr: &QpAttr, udata: &Udata<'_>) -> Result {
         udata.expect_no_io()?;
@@ -567,7 +566,7 @@ impl<'a> Qp<'a> {
         if let (Some(pair), Some(QpState::Reset), QpState::Err) =
             (&self.kernel, self.state(), new_state)
         {
-            // A client may drain it, although the device has nothing to flush and does not know the transition.
+            // A client may drain it. The device has nothing to flush, and lacks the transition.
             pair.close();
             return Ok(());
         }
@@ -580,7 +579,7 @@ impl<'a> Qp<'a> {
             return Err(EOPNOTSUPP);
         }
 
-        // What the mask does not name is zero.
+        // Attributes that are not in the mask are zero.
         let given = |attribute, value: u32| if has(attribute) { value } else { 0 };
         let command = ModifyQp {
             modify_mask: ModifyQpMask {
@@ -620,7 +619,7 @@ impl<'a> Qp<'a> {
     ///
     /// # Errors
     ///
-    /// - `EOPNOTSUPP` if an attribute is asked for that the device does not report.
+    /// - `EOPNOTSUPP` if the device does not report a requested attribute.
     /// - [`EIO`] if the device returns an unknown state.
     /// - Those of the admin command.
     fn query_at(&self, efa: &Efa<'a>, mask: QpAttrMask) -> Result<QueriedQp> {
@@ -647,7 +646,7 @@ impl<'a> Qp<'a> {
     }
 }
 
-/// Fails if a queue pair of this size can't be had.
+/// Checks the sizes of a queue pair against the limits of the device.
 fn check_sizes(efa: &Efa<'_>, cap: &QpCap, sq_ring_size: u32) -> Result {
     let queues = &efa.attributes().queues;
 
@@ -663,7 +662,7 @@ fn check_sizes(efa: &Efa<'_>, cap: &QpCap, sq_ring_size: u32) -> Result {
     Ok(())
 }
 
-/// Returns the transport for the device.
+/// Returns the device's id of the requested transport.
 fn check_type(attr: &QpInitAttr<'_, '_, Verbs>, driver_qp_type: u32) -> Result<qp::QpType> {
     if attr.has_srq || attr.create_flags != 0 {
         return Err(EOPNOTSUPP);

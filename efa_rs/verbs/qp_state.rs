@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Which states a queue pair can go to, and what has to be given for it.
+//! The state transitions of a queue pair, and the attributes that they require and permit.
 
 use crate::rdma::{
     ud_transition_is_ok,
@@ -9,7 +9,7 @@ use crate::rdma::{
     QpType, //
 };
 
-/// Returns whether a queue pair can go from one state to another with these attributes given.
+/// Returns whether a queue pair has this transition, with these attributes.
 pub(super) fn transition_is_ok(
     qp_type: QpType,
     from: QpState,
@@ -23,11 +23,11 @@ pub(super) fn transition_is_ok(
     }
 }
 
-/// The same for SRD, whose states are those of UD but for what is required and allowed.
+/// Does the same for SRD, whose transitions require and permit other attributes than those of UD.
 fn srd_transition_is_ok(from: QpState, to: QpState, mask: QpAttrMask) -> bool {
     use QpState::*;
 
-    // A state that is claimed has to be one that the device may have gone to by itself.
+    // A current state given by the caller must be one that the device may enter on its own.
     if mask.contains(QpAttrMask::CUR_STATE) && !matches!(from, Rtr | Rts | Sqd | Sqe) {
         return false;
     }

@@ -26,7 +26,7 @@ use crate::{
 
 /// A context.
 pub(crate) struct Ucontext {
-    /// The user access region that the process's doorbells are in.
+    /// Number of the user access region with the process's doorbells.
     pub(super) uar: u16,
 }
 
@@ -37,7 +37,7 @@ impl<'a> rdma::Ucontext<'a, Verbs> for Ucontext {
         Self::alloc_at(efa, udata).inspect_err(|_| efa.errors.alloc_ucontext_err.increment())
     }
 
-    /// A device that refuses keeps a number that no one uses.
+    /// Frees the user access region. If the device refuses, its number stays allocated, but unused.
     fn dealloc(&self, device: &rdma::Device<Efa<'a>>) {
         let efa = device.data();
         let command = DeallocUar { uar: self.uar };
@@ -55,7 +55,7 @@ impl Ucontext {
     fn alloc_at(efa: &Efa<'_>, udata: &Udata<'_>) -> Result<Self> {
         let queues = &efa.attributes().queues;
 
-        // Other flags of an older or newer library have no effect. The response has those that do.
+        // Other flags, of older or newer libraries, are ignored. The response has the driver's own.
         let supported = AllocUcontextCmd::decode(&udata.input(0)?).supported_caps;
         if queues.max_tx_batch != 0 && !supported.tx_batch
             || queues.min_sq_depth != 0 && !supported.min_sq_wr

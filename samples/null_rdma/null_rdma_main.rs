@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! A provider of an RDMA device that is not there: the least that a driver has to write on top of
+//! A provider of an RDMA device without hardware: the minimum that a driver implements on top of
 //! `rdma/`.
 //!
-//! It answers queries, lets programs open the device, and gives them protection domains with numbers.
-//! As the device has no bus, it is below one of the faux bus, whose resources keep it registered.
+//! It answers queries, lets programs open the device, and allocates numbered protection domains. As
+//! the device is on no bus, its parent is a faux device, whose resources keep it registered.
 
 #![deny(unsafe_code)]
 #![deny(clippy::multiple_unsafe_ops_per_block)]
@@ -53,16 +53,16 @@ module! {
     license: "Dual BSD/GPL",
 }
 
-/// How many protection domains there can be.
+/// Maximum number of protection domains.
 const MAX_PD: u32 = 4;
 
-/// GUID of the node, in the order of the network.
+/// GUID of the node, in network byte order.
 const NODE_GUID: u64 = 0x0200_0000_0000_0001_u64.to_be();
 
 /// Largest payload of a packet in bytes.
 const MTU: u32 = 4096;
 
-/// The module: the faux device, whose end unregisters the RDMA device.
+/// The module: the faux device, whose removal unregisters the RDMA device.
 struct NullRdma {
     _device: faux::Registration,
 }
@@ -83,11 +83,11 @@ impl kernel::Module for NullRdma {
     }
 }
 
-/// The numbers of protection domains that are in use, each a bit.
+/// Bit mask of the protection domain numbers in use.
 struct Numbers(Atomic<u32>);
 
 impl Numbers {
-    /// Takes the least number that is free.
+    /// Allocates the lowest free number.
     fn take(&self) -> Option<u32> {
         let mut used = self.0.load(Relaxed);
         loop {
@@ -102,7 +102,7 @@ impl Numbers {
         }
     }
 
-    /// Gives a number back.
+    /// Frees a number.
     fn give_back(&self, number: u32) {
         let mut used = self.0.load(Relaxed);
         while let Err(now) = self.0.cmpxchg(used, used & !(1 << number), Relaxed) {
@@ -165,7 +165,7 @@ impl rdma::Provider for Null {
     }
 }
 
-/// A context, of which there is nothing to know.
+/// A context, which has no state.
 struct Ucontext;
 
 #[vtable]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The command `exchange`: calls in both directions, whose regions the other side reads and writes.
+//! The command `exchange`: calls in both directions, with regions that the peer reads and writes.
 
 use kernel::{
     prelude::*,
@@ -33,7 +33,7 @@ use crate::{
     },
 };
 
-/// A call that was made.
+/// A call to the peer.
 struct Call {
     seed: u64,
     since: Instant<Monotonic>,
@@ -43,18 +43,18 @@ struct Call {
     invalidated: bool,
 }
 
-/// A queue pair's slots.
+/// The slots of a queue pair.
 struct Slots {
     /// The number of the next call.
     next: u64,
     calls: [Option<Call>; SLOTS],
-    /// The peer's calls that are being answered, and those that came before the answer to the last one of
-    /// their slot was seen to have gone.
+    /// The peer's calls that are being answered, and in `waiting` those that arrived before the
+    /// answer to the previous call of their slot had completed.
     answering: [Option<Header>; SLOTS],
     waiting: [Option<Header>; SLOTS],
 }
 
-/// Calls that are made and answered.
+/// State of the command: calls to the peer and calls of the peer.
 struct Calls {
     count: u64,
     size: usize,
@@ -73,7 +73,7 @@ fn is_immediate(slot: usize) -> bool {
 ///
 /// # Errors
 ///
-/// - [`EINVAL`] if there are to be no regions, or too large ones.
+/// - [`EINVAL`] if `size` is 0, or too large.
 /// - Those of [`Session::run`].
 pub(crate) fn exchange(session: &Session<'_>, count: u64, size: usize) -> Result<Tally> {
     if !(1..=REGION_SIZE).contains(&size) {
@@ -89,7 +89,7 @@ pub(crate) fn exchange(session: &Session<'_>, count: u64, size: usize) -> Result
     };
     for pair in &session.pairs {
         let slots = Slots {
-            // CAST: One of a few.
+            // CAST: The index of one of at most eight queue pairs.
             next: pair.index() as u64,
             calls: [const { None }; SLOTS],
             answering: [None; SLOTS],
@@ -107,7 +107,7 @@ pub(crate) fn exchange(session: &Session<'_>, count: u64, size: usize) -> Result
 impl Calls {
     /// Begins the next call of a slot, if there is one.
     fn call(&mut self, pair: &Pair<'_>, slot: usize) -> Result {
-        // CAST: There are a few.
+        // CAST: At most eight queue pairs.
         let pairs = self.pairs.len() as u64;
         let slots = &mut self.pairs[pair.index()];
         let seed = slots.next;
@@ -121,7 +121,7 @@ impl Calls {
         slots.calls[slot] = Some(Call {
             seed,
             since,
-            // CAST: A few thousand bytes.
+            // CAST: At most `REGION_SIZE`.
             memory: pair.register(slot, self.size as u32)?,
             sent: false,
             answered: false,
@@ -130,12 +130,12 @@ impl Calls {
         Ok(())
     }
 
-    /// Tells the peer of a call whose region is registered.
+    /// Sends a call whose region is registered.
     fn send_call(&mut self, pair: &Pair<'_>, slot: usize) -> Result {
         let call = self.made(pair, slot)?;
         let header = Header {
             kind: Kind::Call,
-            // CAST: One of a few, and a few thousand bytes.
+            // CAST: Less than `SLOTS`, and at most `REGION_SIZE`.
             slot: slot as u32,
             seed: call.seed,
             addr: call.memory.addr,
@@ -145,13 +145,13 @@ impl Calls {
         pair.send(Step::Call, slot, &header, 0)
     }
 
-    /// Returns the call that a slot has made.
+    /// Returns the slot's call to the peer.
     fn made(&mut self, pair: &Pair<'_>, slot: usize) -> Result<&mut Call> {
         let call = self.pairs[pair.index()].calls.get_mut(slot);
         call.and_then(Option::as_mut).ok_or(EBADMSG)
     }
 
-    /// The peer has answered a call.
+    /// Handles an answer of the peer: checks it, and invalidates the region.
     fn answered(&mut self, pair: &Pair<'_>, slot: usize) -> Result {
         let size = self.size;
         let call = self.made(pair, slot)?;
@@ -164,7 +164,7 @@ impl Calls {
         pair.invalidate(slot)
     }
 
-    /// Makes the next call if nothing of the last one is outstanding.
+    /// Begins the next call, unless work requests of the last one are outstanding.
     fn end_call(&mut self, pair: &Pair<'_>, slot: usize) -> Result {
         let call = self.made(pair, slot)?;
         if !call.sent || !call.invalidated {
@@ -176,7 +176,7 @@ impl Calls {
         self.call(pair, slot)
     }
 
-    /// The peer calls.
+    /// Handles a call of the peer: reads its region, or queues it.
     fn called(&mut self, pair: &Pair<'_>, call: Header) -> Result {
         let slots = &mut self.pairs[pair.index()];
         // CAST: `usize` has 64 bits on every architecture that has RDMA.
@@ -198,12 +198,12 @@ impl Calls {
         pair.read(&call)
     }
 
-    /// Returns the peer's call that a slot is being answered.
+    /// Returns the peer's call that a slot is answering.
     fn answering(&self, pair: &Pair<'_>, slot: usize) -> Result<Header> {
         self.pairs[pair.index()].answering[slot].ok_or(EBADMSG)
     }
 
-    /// The peer's region was read.
+    /// Checks the content of the peer's region after reading it, and writes the answer.
     fn read(&mut self, pair: &Pair<'_>, slot: usize) -> Result {
         let call = self.answering(pair, slot)?;
         wire::expect(pair.answer(slot), 0, self.size, call.seed)?;
@@ -211,7 +211,7 @@ impl Calls {
         pair.write(&call, is_immediate(slot).then_some(call.slot))
     }
 
-    /// The peer's region was written.
+    /// Handles the RDMA write of an answer: sends its message, unless it had immediate data.
     fn written(&mut self, pair: &Pair<'_>, slot: usize) -> Result {
         if is_immediate(slot) {
             return self.end_answer(pair, slot);
@@ -223,7 +223,7 @@ impl Calls {
         pair.send(Step::Answer, slot, &answer, 0)
     }
 
-    /// Nothing of an answer is outstanding.
+    /// Ends an answer without outstanding work requests, and begins that to a waiting call.
     fn end_answer(&mut self, pair: &Pair<'_>, slot: usize) -> Result {
         let slots = &mut self.pairs[pair.index()];
         slots.answering[slot].take().ok_or(EBADMSG)?;
@@ -235,7 +235,7 @@ impl Calls {
         }
     }
 
-    /// A receive has got a message, or immediate data.
+    /// Handles a receive of a message or immediate data, and posts it again.
     fn received(&mut self, pair: &Pair<'_>, place: usize, received: &Received) -> Result {
         if let Some(slot) = received.imm_data {
             // CAST: `usize` has 64 bits on every architecture that has RDMA.

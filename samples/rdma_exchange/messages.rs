@@ -31,12 +31,12 @@ use crate::{
     },
 };
 
-/// Messages that are sent and received.
+/// State of the command: messages to the peer and messages of the peer.
 struct Messages {
     count: u64,
-    /// Bytes behind the header.
+    /// Bytes after the header.
     data: usize,
-    /// The next number of each queue pair, which has one in so many as there are.
+    /// Next message number of each queue pair. Numbers are distributed round-robin.
     next: KVec<u64>,
     since: KVec<[Option<Instant<Monotonic>>; SLOTS]>,
     arrived: Arrived,
@@ -57,7 +57,7 @@ pub(crate) fn send(session: &Session<'_>, count: u64, size: usize) -> Result<Tal
     let mut next = KVec::new();
     let mut since = KVec::new();
     for pair in &session.pairs {
-        // CAST: One of a few.
+        // CAST: The index of one of at most eight queue pairs.
         next.push(pair.index() as u64, GFP_KERNEL)?;
         since.push([None; SLOTS], GFP_KERNEL)?;
     }
@@ -80,7 +80,7 @@ pub(crate) fn send(session: &Session<'_>, count: u64, size: usize) -> Result<Tal
 impl Messages {
     /// Sends a queue pair's next message, if there is one.
     fn send(&mut self, pair: &Pair<'_>, slot: usize) -> Result {
-        // CAST: There are a few.
+        // CAST: At most eight queue pairs.
         let pairs = self.next.len() as u64;
         let number = &mut self.next[pair.index()];
         if *number >= self.count {
@@ -88,7 +88,7 @@ impl Messages {
         }
         let header = Header {
             kind: Kind::Data,
-            // CAST: One of a few, and a few thousand bytes.
+            // CAST: Less than `SLOTS`, and less than `MESSAGE_SIZE`.
             slot: slot as u32,
             seed: *number,
             addr: 0,
@@ -100,7 +100,7 @@ impl Messages {
         pair.send(Step::Data, slot, &header, self.data)
     }
 
-    /// A receive has got a message.
+    /// Handles a receive of a message, and posts it again.
     fn received(&mut self, pair: &Pair<'_>, place: usize, received: &Received) -> Result {
         let header = pair.header(place, received)?;
         // CAST: `usize` has 64 bits on every architecture that has RDMA.

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! A client of RDMA devices that exchanges data with one in another kernel: how to use `rdma::client`.
+//! A client of RDMA devices that exchanges data with a peer in another kernel: an example of
+//! `rdma::client`. The debugfs file `rdma_exchange/run` takes commands and returns the last answer:
 //!
-//! The file `rdma_exchange/run` of debugfs takes a command, and has the answer of the last one:
-//!
-//! - `open PAIRS` creates so many queue pairs, 1 to 8, on the first EFA device. It answers `GID QPN QPN ...`.
-//! - `meet GID QPN QPN ...` names the peer's, which is the answer to its `open`.
-//! - `send COUNT SIZE` sends messages, and receives as many. It answers `calls COUNT bytes .. ns .. latency_ns ..`.
-//! - `exchange COUNT SIZE` lets the peer read and write regions, and does so with those of the peer. The answer is
-//!   of the same form.
-//! - `close` destroys all of it.
+//! - `open PAIRS` creates 1 to 8 queue pairs on the first EFA device. Answer: `GID QPN QPN ...`.
+//! - `meet GID QPN QPN ...` sets the peer's queue pairs, as in the answer to its `open`.
+//! - `send COUNT SIZE` sends and receives COUNT messages of SIZE bytes each. Answer:
+//!   `calls COUNT bytes .. ns .. latency_ns ..`.
+//! - `exchange COUNT SIZE` lets the peer read and write COUNT regions, and does so with as many of
+//!   the peer's. The answer has the same format.
+//! - `close` destroys all objects of the session.
 
 #![deny(unsafe_code)]
 #![deny(clippy::multiple_unsafe_ops_per_block)]
@@ -67,12 +67,12 @@ module! {
     license: "Dual BSD/GPL",
 }
 
-/// Most queue pairs.
+/// Maximum number of queue pairs.
 const MAX_PAIRS: usize = 8;
 /// Bytes of the longest command.
 const COMMAND_SIZE: usize = 256;
 
-/// The module: its file, and with that the client.
+/// The module: its debugfs file, which owns the client.
 struct RdmaExchange {
     file: Pin<KBox<File<Control>>>,
     _dir: Dir,
@@ -92,12 +92,12 @@ impl kernel::Module for RdmaExchange {
 
 impl Drop for RdmaExchange {
     fn drop(&mut self) {
-        // The file is removed when no command runs any more.
+        // Ends a running command, for which the removal of the file waits.
         self.file.client.with_first(|presence| presence.wake.end());
     }
 }
 
-/// What the file controls.
+/// State behind the debugfs file.
 #[pin_data]
 struct Control {
     #[pin]
@@ -114,7 +114,7 @@ impl Control {
         }? Error)
     }
 
-    /// The file is read.
+    /// Prints the last answer, for a read of the file.
     fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &*self.answer.lock() {
             Some(answer) => f.write_fmt(fmt!("{}", &**answer)),
@@ -122,7 +122,7 @@ impl Control {
         }
     }
 
-    /// The file is written.
+    /// Runs a command, for a write to the file.
     fn run(&self, reader: &mut UserSliceReader) -> Result {
         let mut text = [0; COMMAND_SIZE];
         let text = text.get_mut(..reader.len()).ok_or(EINVAL)?;
@@ -163,7 +163,7 @@ impl Client for Exchange {
     }
 }
 
-/// A device that is there.
+/// A registered device, with its session.
 #[pin_data]
 struct Presence<'a> {
     device: &'a Device,
@@ -178,8 +178,8 @@ impl Presence<'_> {
     /// # Errors
     ///
     /// - [`EINVAL`] if there is no such command.
-    /// - [`EBUSY`] if a session is open that is to be opened, [`ENOTCONN`] if one is needed.
-    /// - Those of the command. What a session is good for in which work has failed is to be closed.
+    /// - [`EBUSY`] if `open` finds an open session, [`ENOTCONN`] if another command finds none.
+    /// - Those of the command. After a failed work request, the session can only be closed.
     fn run(&self, command: &str) -> Result<Option<CString>> {
         let mut words = command.split_ascii_whitespace();
         let verb = words.next().ok_or(EINVAL)?;
@@ -225,7 +225,7 @@ impl Presence<'_> {
     }
 }
 
-/// What `open` answers.
+/// Answer of `open`.
 struct Opened<'s, 'a>(Gid, &'s Session<'a>);
 
 impl fmt::Display for Opened<'_, '_> {
@@ -237,7 +237,7 @@ impl fmt::Display for Opened<'_, '_> {
     }
 }
 
-/// Returns the number that a word is.
+/// Parses a number.
 fn number<T: core::str::FromStr>(word: Option<&str>) -> Result<T> {
     word.and_then(|word| word.parse().ok()).ok_or(EINVAL)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What there is of a device between `open` and `close`: queue pairs, their memory, and how they are waited for.
+//! A session from `open` to `close`: queue pairs, their memory, and waiting for completions.
 
 use kernel::{
     new_condvar, new_spinlock_irq,
@@ -53,7 +53,7 @@ use crate::{
 
 /// The only port of a device.
 pub(crate) const PORT: u32 = 1;
-/// Calls and messages that a queue pair makes at once.
+/// Number of concurrent calls or messages of a queue pair.
 pub(crate) const SLOTS: usize = 8;
 /// Bytes of the largest message.
 pub(crate) const MESSAGE_SIZE: usize = 8192;
@@ -63,12 +63,12 @@ pub(crate) const REGION_SIZE: usize = 65536;
 const QKEY: u32 = 0x1111_1111;
 const RECEIVES: usize = 16;
 const DEPTH: u32 = 32;
-/// To try again for ever.
+/// Retries without limit.
 const RNR_RETRY: u8 = 7;
-/// How long to wait for the next completion.
+/// Timeout of waiting for the next completion.
 const PATIENCE: Delta = Delta::from_secs(20);
 
-/// What a session waits for.
+/// Events that a session waits for.
 #[derive(Default)]
 struct Events {
     /// There may be completions.
@@ -77,7 +77,7 @@ struct Events {
     ended: bool,
 }
 
-/// Wakes the session, for completions and when the device is about to be removed.
+/// Wakes the session for completions, and before the device is removed.
 #[pin_data]
 pub(crate) struct Wake {
     #[pin]
@@ -87,7 +87,7 @@ pub(crate) struct Wake {
 }
 
 impl Wake {
-    /// Makes one without events.
+    /// Creates a waker without pending events.
     pub(crate) fn new() -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
@@ -110,10 +110,10 @@ impl Wake {
     ///
     /// - [`EIO`] if the device is about to be removed.
     /// - [`ETIMEDOUT`] if there are none in time.
-    /// - [`EINTR`] if the task has a signal.
+    /// - [`EINTR`] if the task has a pending signal.
     fn wait(&self, time: Delta) -> Result {
         let millis = time.as_millis().clamp(0, i64::from(u32::MAX));
-        // CAST: It was just limited.
+        // CAST: Clamped to the range of `u32` above.
         let mut left = msecs_to_jiffies(millis as u32);
         let mut events = self.events.lock();
         loop {
@@ -139,7 +139,7 @@ impl CompletionHandler for Wake {
     }
 }
 
-/// What a work request is for.
+/// Purposes of a work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
     /// Receives a message.
@@ -150,23 +150,23 @@ pub(crate) enum Step {
     Register,
     /// Sends the call.
     Call,
-    /// Ends the registration.
+    /// Invalidates the registration.
     Invalidate,
     /// Reads the region of a call.
     Read,
-    /// Writes it.
+    /// Writes the region of a call.
     Write,
     /// Sends the answer.
     Answer,
 }
 
-/// By what a work request is known.
+/// Id of a work request.
 #[derive(Clone, Copy)]
 pub(crate) struct Work {
     pub(crate) step: Step,
-    /// Which pair of queues it is of.
+    /// Index of its queue pair.
     pub(crate) pair: usize,
-    /// The slot that it is for, or which of the receives it is.
+    /// Index of its slot, or of the receive.
     pub(crate) slot: usize,
 }
 
@@ -182,7 +182,7 @@ impl Work {
         const STEPS: [Step; 8] = [
             Receive, Data, Register, Call, Invalidate, Read, Write, Answer,
         ];
-        // CAST: Each has its bits.
+        // CAST: Each part has at most 32 bits.
         Ok(Self {
             step: *STEPS.get((id >> 32) as usize).ok_or(EBADMSG)?,
             pair: (id >> 16) as usize & 0xffff,
@@ -191,23 +191,23 @@ impl Work {
     }
 }
 
-/// A queue pair, the peer's one, and its memory.
+/// A queue pair, the peer's queue pair, and its memory.
 pub(crate) struct Pair<'a> {
     index: usize,
     qp: QueuePair<'a>,
     peer: Option<(Arc<AddressHandle<'a>>, u32)>,
-    /// Where messages arrive.
+    /// Memory for received messages.
     received: Arc<Buffer<'a>>,
-    /// Where they are sent from: data and calls of each slot, then answers.
+    /// Memory for sent messages: data and calls of each slot, then answers.
     sent: Arc<Buffer<'a>>,
     /// The region of each slot's calls.
     regions: KVec<Arc<FastRegion<'a>>>,
-    /// What is read and written for each slot of the peer's.
+    /// Local memory for RDMA reads and writes of the peer's regions, for each slot.
     answers: KVec<Arc<Buffer<'a>>>,
 }
 
 impl<'a> Pair<'a> {
-    /// Creates a queue pair that receives.
+    /// Creates a queue pair, and posts its receives.
     fn new(pd: &Arc<Pd<'a>>, cq: &Arc<CompletionQueue<'a>>, index: usize) -> Result<Self> {
         let cap = QpCap {
             max_send_wr: DEPTH,
@@ -257,7 +257,7 @@ impl<'a> Pair<'a> {
         })
     }
 
-    /// Returns which of the session's pairs this is.
+    /// Returns the index of the queue pair in the session.
     pub(crate) fn index(&self) -> usize {
         self.index
     }
@@ -272,7 +272,7 @@ impl<'a> Pair<'a> {
         &self.answers[slot]
     }
 
-    /// Returns where a receive has its message.
+    /// Returns the buffer and the offset of a receive's message.
     pub(crate) fn message(&self, place: usize) -> (&Buffer<'a>, usize) {
         (&self.received, place * MESSAGE_SIZE)
     }
@@ -281,7 +281,7 @@ impl<'a> Pair<'a> {
     ///
     /// # Errors
     ///
-    /// - [`EBADMSG`] if there is none, or it is not from the peer.
+    /// - [`EBADMSG`] if the message is too short, or not from the peer.
     pub(crate) fn header(&self, place: usize, received: &Received) -> Result<Header> {
         let (length, from) = (received.byte_len, received.src_qp);
         // CAST: `usize` has 64 bits on every architecture that has RDMA.
@@ -297,12 +297,12 @@ impl<'a> Pair<'a> {
 
     /// Posts a receive.
     pub(crate) fn receive(&self, place: usize) -> Result {
-        // CAST: A few thousand.
+        // CAST: At most `MESSAGE_SIZE`.
         let slice = Slice::new(&self.received, place * MESSAGE_SIZE, MESSAGE_SIZE as u32)?;
         self.qp.post_recv(self.id(Step::Receive, place), slice)
     }
 
-    /// Sends a header, and with it bytes with its pattern.
+    /// Sends a header, followed by `data` bytes of its pattern.
     pub(crate) fn send(&self, step: Step, slot: usize, header: &Header, data: usize) -> Result {
         let place = if step == Step::Answer {
             SLOTS + slot
@@ -312,13 +312,13 @@ impl<'a> Pair<'a> {
         let offset = place * MESSAGE_SIZE;
         self.sent.write(offset, &header.encode())?;
         wire::fill(&self.sent, offset + HEADER_SIZE, data, header.seed)?;
-        // CAST: A few thousand.
+        // CAST: At most `MESSAGE_SIZE`.
         let slice = Slice::new(&self.sent, offset, (HEADER_SIZE + data) as u32)?;
         let id = self.id(step, slot);
         self.qp.post_send(id, self.peer()?, slice, Operation::Send)
     }
 
-    /// Registers so many bytes of a slot's region; returns what the peer needs to know.
+    /// Registers `length` bytes of a slot's region; returns their address and remote key.
     pub(crate) fn register(&self, slot: usize, length: u32) -> Result<RemoteMemory> {
         let region = &self.regions[slot];
         let part = Slice::new(region.buffer(), 0, length)?;
@@ -327,18 +327,18 @@ impl<'a> Pair<'a> {
         self.qp.post_reg_mr(id, region, part, access)
     }
 
-    /// Ends that.
+    /// Invalidates the registration of a slot's region.
     pub(crate) fn invalidate(&self, slot: usize) -> Result {
         let id = self.id(Step::Invalidate, slot);
         self.qp.post_local_inv(id, &self.regions[slot])
     }
 
-    /// Reads the region of a peer's call to the memory of its answer.
+    /// Reads the region of a peer's call into the memory of its answer.
     pub(crate) fn read(&self, call: &Header) -> Result {
         self.rdma(Step::Read, call, |memory| Operation::RdmaRead(memory))
     }
 
-    /// Writes it back, maybe with immediate data.
+    /// Writes that memory to the region, optionally with immediate data.
     pub(crate) fn write(&self, call: &Header, imm_data: Option<u32>) -> Result {
         self.rdma(Step::Write, call, |memory| match imm_data {
             Some(data) => Operation::RdmaWriteWithImm(memory, data),
@@ -365,16 +365,16 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// What is done with the completions that arrive.
+/// Handler of completions.
 pub(crate) trait Job<'a> {
-    /// A work request has succeeded.
+    /// Handles the completion of a work request that succeeded.
     fn completed(&mut self, pair: &Pair<'a>, work: Work, received: Option<Received>) -> Result;
 
-    /// Returns whether nothing is left to be done, and nothing outstanding.
+    /// Returns whether all work is done, and no work request of it outstanding.
     fn is_done(&self) -> bool;
 }
 
-/// What there is between `open` and `close`.
+/// Objects that exist from `open` to `close`.
 pub(crate) struct Session<'a> {
     pub(crate) pairs: KVec<Pair<'a>>,
     cq: Arc<CompletionQueue<'a>>,
@@ -383,7 +383,7 @@ pub(crate) struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    /// Creates so many queue pairs, and all that they need.
+    /// Creates `pairs` queue pairs, and the objects that they need.
     pub(crate) fn open(device: &'a Device, wake: &Arc<Wake>, pairs: usize) -> Result<Self> {
         let pd = Pd::new(device)?;
         // CAST: A few pairs.
@@ -407,7 +407,7 @@ impl<'a> Session<'a> {
         self.pairs.iter().map(|pair| pair.qp.qp_num())
     }
 
-    /// Has each queue pair talk to one of the peer's.
+    /// Assigns one of the peer's queue pairs to each queue pair.
     pub(crate) fn meet(&mut self, gid: &Gid, numbers: &[u32]) -> Result {
         if numbers.len() != self.pairs.len() {
             return Err(EINVAL);
@@ -419,12 +419,12 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Does a job.
+    /// Polls completions for a job until it is done.
     ///
     /// # Errors
     ///
     /// - [`EIO`] if the device is about to be removed.
-    /// - [`ETIMEDOUT`] if nothing completes for a while, [`EINTR`] if the task has a signal.
+    /// - [`ETIMEDOUT`] if nothing completes in time, [`EINTR`] if the task has a pending signal.
     /// - [`EBADMSG`] if a work request fails.
     /// - Those of the job.
     pub(crate) fn run(&self, job: &mut impl Job<'a>) -> Result {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What a command has done, and how long it took.
+//! The number of messages or calls of a command, and their duration.
 
 use kernel::{
     fmt,
@@ -11,7 +11,7 @@ use kernel::{
     }, //
 };
 
-/// What a command tells of what it has done.
+/// Results of a command, formatted as its answer.
 pub(crate) struct Tally {
     count: u64,
     bytes: u64,
@@ -22,11 +22,11 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Begins to count up to `count`, of so many bytes each.
+    /// Starts a tally of `count` messages or calls, of `bytes` bytes each.
     pub(crate) fn new(count: u64, bytes: usize) -> Self {
         Self {
             count,
-            // CAST: A few thousand bytes.
+            // CAST: At most twice `REGION_SIZE`.
             bytes: count.saturating_mul(bytes as u64),
             done: 0,
             start: Instant::now(),
@@ -35,19 +35,19 @@ impl Tally {
         }
     }
 
-    /// Counts one, begun at an instant.
+    /// Counts a message or call that began at `since`.
     pub(crate) fn add(&mut self, since: Instant<Monotonic>) {
         self.done += 1;
         self.waited += since.elapsed();
     }
 
-    /// All of the command is done.
+    /// Records the end of the command.
     pub(crate) fn finish(mut self) -> Self {
         self.elapsed = self.start.elapsed();
         self
     }
 
-    /// Returns whether all were counted.
+    /// Returns whether all messages or calls were counted.
     pub(crate) fn is_complete(&self) -> bool {
         self.done == self.count
     }

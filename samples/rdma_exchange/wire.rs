@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The format of messages: headers, and payload that identifies its sender.
+//! The format of messages: headers, and payload whose pattern identifies the message.
 
 use kernel::prelude::*;
 
@@ -9,36 +9,36 @@ use crate::rdma::client::Buffer;
 /// Bytes of a header.
 pub(crate) const HEADER_SIZE: usize = 32;
 
-/// What a message is.
+/// Kinds of messages.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Kind {
-    /// Data that follows.
+    /// Data, which follows the header.
     Data = 0,
-    /// Asks for a region to be read, and to be written then.
+    /// Requests that the peer read a region, and then write it.
     Call = 1,
-    /// Says that this was done.
+    /// Reports that the region was read and written.
     Answer = 2,
 }
 
-/// What a message begins with; all of it is little endian.
+/// Header of a message; all fields are little endian.
 #[derive(Clone, Copy)]
 pub(crate) struct Header {
     pub(crate) kind: Kind,
     /// The caller's slot.
     pub(crate) slot: u32,
-    /// By what its bytes are known: the number of the message or call.
+    /// Number of the message or call, which determines the pattern of its data.
     pub(crate) seed: u64,
     /// Address of the caller's region.
     pub(crate) addr: u64,
     /// Key of the caller's region.
     pub(crate) rkey: u32,
-    /// Bytes of the region, or behind the header.
+    /// Bytes of the region, or of data after the header.
     pub(crate) length: u32,
 }
 
 impl Header {
-    /// Returns it as it is sent.
+    /// Encodes the header.
     pub(crate) fn encode(&self) -> [u8; HEADER_SIZE] {
         let mut bytes = [0; HEADER_SIZE];
         bytes[..4].copy_from_slice(&(self.kind as u32).to_le_bytes());
@@ -50,11 +50,11 @@ impl Header {
         bytes
     }
 
-    /// Returns what was received.
+    /// Decodes a header.
     ///
     /// # Errors
     ///
-    /// - [`EBADMSG`] if there is no such kind.
+    /// - [`EBADMSG`] if the kind is undefined.
     pub(crate) fn decode(bytes: &[u8; HEADER_SIZE]) -> Result<Self> {
         let word = |at: usize| {
             let mut word = [0; 4];
@@ -78,22 +78,22 @@ impl Header {
     }
 }
 
-/// How many bytes of a pattern go up by one each.
+/// Bytes in a block of a pattern, within which each byte is the previous one plus 1.
 const BLOCK: usize = 256;
 
-/// Two blocks, of which each block of a pattern is a part.
+/// Two blocks; each block of a pattern is a slice of them.
 static RAMP: [u8; 2 * BLOCK] = {
     let mut ramp = [0; 2 * BLOCK];
     let mut i = 0;
     while i < ramp.len() {
-        // CAST: It starts again after each block.
+        // CAST: Wraps after each block.
         ramp[i] = i as u8;
         i += 1;
     }
     ramp
 };
 
-/// Returns the blocks of a pattern of some bytes, and where they are.
+/// Returns the blocks of a pattern of `length` bytes, with their offsets.
 fn blocks(seed: u64, length: usize) -> impl Iterator<Item = (usize, &'static [u8])> {
     // CAST: The low bits.
     let first = seed.wrapping_mul(31).wrapping_add(seed >> 8) as u8;
@@ -107,17 +107,17 @@ fn blocks(seed: u64, length: usize) -> impl Iterator<Item = (usize, &'static [u8
 ///
 /// # Errors
 ///
-/// - [`ERANGE`] if it ends behind the buffer.
+/// - [`ERANGE`] if the part exceeds the buffer.
 pub(crate) fn fill(buffer: &Buffer<'_>, offset: usize, length: usize, seed: u64) -> Result {
     blocks(seed, length).try_for_each(|(at, block)| buffer.write(offset + at, block))
 }
 
-/// Looks whether part of a buffer has a pattern.
+/// Checks that part of a buffer has a pattern.
 ///
 /// # Errors
 ///
-/// - [`EBADMSG`] if it has not.
-/// - [`ERANGE`] if it ends behind the buffer.
+/// - [`EBADMSG`] if it does not.
+/// - [`ERANGE`] if the part exceeds the buffer.
 pub(crate) fn expect(buffer: &Buffer<'_>, offset: usize, length: usize, seed: u64) -> Result {
     let mut bytes = [0; BLOCK];
     for (at, block) in blocks(seed, length) {
@@ -140,14 +140,14 @@ pub(crate) fn expect(buffer: &Buffer<'_>, offset: usize, length: usize, seed: u6
     Ok(())
 }
 
-/// Which of the peer's messages or calls have arrived.
+/// Set of the peer's messages or calls that have arrived.
 pub(crate) struct Arrived {
     count: u64,
     bits: KVVec<u64>,
 }
 
 impl Arrived {
-    /// None of `count`.
+    /// Creates an empty set for numbers less than `count`.
     ///
     /// # Errors
     ///
@@ -160,11 +160,11 @@ impl Arrived {
         })
     }
 
-    /// Takes one more.
+    /// Adds a number.
     ///
     /// # Errors
     ///
-    /// - [`EBADMSG`] if there is no such one, or it was there before.
+    /// - [`EBADMSG`] if the number is too large, or was added before.
     pub(crate) fn insert(&mut self, number: u64) -> Result {
         let bit = 1 << (number % 64);
         // CAST: `usize` has 64 bits on every architecture that has RDMA.

@@ -28,7 +28,7 @@ layout! {
 layout! {
     /// The new address handle.
     pub struct CreateAhResponse[64] {
-        /// Its number.
+        /// Number of the address handle.
         ah @ 8: u16,
     }
 }
@@ -38,7 +38,7 @@ command!(Opcode::CreateAh, CreateAh => CreateAhResponse);
 layout! {
     /// Destroys an address handle.
     pub struct DestroyAh[60] {
-        /// Its number.
+        /// Number of the address handle.
         ah @ 0: u16,
         /// Protection domain of the handle.
         pd @ 2: u16,

@@ -2,10 +2,10 @@
 
 //! Control buffers: host memory with data that does not fit into a queue entry.
 //!
-//! A direct buffer is contiguous. An indirect one is a list of pages: the command refers to a chunk
-//! of memory. A chunk has the bus addresses of [`CHUNK_ENTRIES`] pages, followed by a [`CtrlBuffInfo`]
-//! of the next chunk. Each address is that of [`CHUNK_SIZE`] bytes of data. The length of a chunk counts
-//! its addresses and the reference at its end; the last chunk's reference is unused.
+//! A direct buffer is contiguous. An indirect one is a list of pages in a chain of chunks, to whose
+//! first chunk a command refers. A chunk has the bus addresses of up to [`CHUNK_ENTRIES`] pages of
+//! [`CHUNK_SIZE`] bytes, and then a [`CtrlBuffInfo`] that refers to the next chunk. The length of a
+//! chunk includes its addresses and this reference, which the last chunk does not use.
 
 use super::super::wire::{
     self,
@@ -23,8 +23,8 @@ layout! {
 }
 
 impl CtrlBuffInfo {
-    /// Returns the words of a little-endian host at [`CHUNK_NEXT_OFFSET`], of which the reference takes
-    /// one and a half.
+    /// Returns the reference as two words of a little-endian host, for [`CHUNK_NEXT_OFFSET`]. It
+    /// takes one and a half of them.
     #[inline]
     pub fn to_words(self) -> [u64; 2] {
         [
@@ -34,17 +34,17 @@ impl CtrlBuffInfo {
     }
 }
 
-/// Bytes in a chunk, and in a page that it refers to.
+/// Bytes in a chunk, and in each page that it refers to.
 pub const CHUNK_SIZE: usize = 4096;
 
-/// Bytes in an address within a chunk.
+/// Bytes of an address in a chunk.
 pub const CHUNK_ENTRY_SIZE: usize = 8;
 
-/// Addresses in a chunk that is full.
+/// Number of addresses in a full chunk.
 pub const CHUNK_ENTRIES: usize = (CHUNK_SIZE - CtrlBuffInfo::SIZE) / CHUNK_ENTRY_SIZE;
 
-/// Position of the reference to the next chunk in a chunk that is full.
+/// Offset of the reference to the next chunk in a full chunk.
 pub const CHUNK_NEXT_OFFSET: usize = CHUNK_ENTRIES * CHUNK_ENTRY_SIZE;
 
-/// Length of a chunk that is full.
+/// Length of a full chunk in bytes.
 pub const CHUNK_USED_SIZE: usize = CHUNK_NEXT_OFFSET + CtrlBuffInfo::SIZE;

@@ -17,17 +17,17 @@ use super::{
 };
 
 bits! {
-    /// How a completion queue works.
+    /// Modes of a completion queue.
     pub struct CqCaps1(u8) {
         /// New completions raise events, if the queue is armed.
         5:5 interrupt_mode_enabled => bool,
-        /// The ring is at an address of a memory region instead of a bus address.
+        /// The ring's address is one of a memory region instead of a bus address.
         6:6 virt => bool,
     }
 }
 
 bits! {
-    /// Form of a completion queue's entries.
+    /// Format of a completion queue's entries.
     pub struct CqCaps2(u8) {
         /// 32-bit words in one entry: 4 or 8.
         4:0 cq_entry_size_words => u8,
@@ -42,17 +42,17 @@ bits! {
 layout! {
     /// Creates a completion queue.
     pub struct CreateCq[60] {
-        /// How it works.
+        /// Modes of the queue.
         caps_1 @ 0: CqCaps1,
-        /// Form of the entries.
+        /// Format of the entries.
         caps_2 @ 1: CqCaps2,
         /// Number of entries in each sub-queue, a power of two.
         sub_cq_depth @ 2: u16,
-        /// Event queue that gets the events.
+        /// Number of the event queue for its events.
         eqn @ 4: u16,
         /// Address of the ring.
         base_address @ 8: u64,
-        /// Key of the memory region that the address is in, if it is in one.
+        /// Local key of the ring's memory region, if the address is one of a region.
         l_key @ 16: u32,
         /// Number of sub-queues: [`sub_cqs_per_cq`].
         ///
@@ -64,7 +64,7 @@ layout! {
 }
 
 bits! {
-    /// What a response holds.
+    /// Optional fields of a response.
     pub struct CreateCqResponseFlags(u32) {
         /// The doorbell's offset is valid.
         0:0 db_valid => bool,
@@ -74,13 +74,13 @@ bits! {
 layout! {
     /// The new completion queue.
     pub struct CreateCqResponse[64] {
-        /// Its number.
+        /// Number of the completion queue.
         cq_idx @ 8: u16,
-        /// Number of entries that each sub-queue really has.
+        /// Actual number of entries in each sub-queue.
         sub_cq_actual_depth @ 10: u16,
         /// Offset of its doorbell in the doorbell BAR.
         db_offset @ 12: u32,
-        /// What is valid.
+        /// Valid fields.
         flags @ 16: CreateCqResponseFlags,
     }
 }
@@ -90,7 +90,7 @@ command!(Opcode::CreateCq, CreateCq => CreateCqResponse);
 layout! {
     /// Destroys a completion queue.
     pub struct DestroyCq[60] {
-        /// Its number.
+        /// Number of the completion queue.
         cq_idx @ 0: u16,
     }
 }

@@ -18,7 +18,7 @@ use super::{
 };
 
 bits! {
-    /// Form of an event queue.
+    /// Format of an event queue's entries.
     pub struct CreateEqCaps(u8) {
         /// 32-bit words in one entry.
         4:0 entry_size_words => u8,
@@ -30,9 +30,9 @@ layout! {
     pub struct CreateEq[60] {
         /// Number of entries, a power of two.
         depth @ 0: u16,
-        /// Entry of the MSI-X table that is raised for a new entry.
+        /// Index of the MSI-X vector that signals a new entry.
         msix_vector @ 2: u8,
-        /// Form of the queue.
+        /// Format of the entries.
         caps @ 3: CreateEqCaps,
         /// Bus address of the queue.
         base_address @ 4: u64,
@@ -44,7 +44,7 @@ layout! {
 layout! {
     /// The new event queue.
     pub struct CreateEqResponse[64] {
-        /// Its number.
+        /// Number of the event queue.
         eqn @ 8: u16,
     }
 }
@@ -54,7 +54,7 @@ command!(Opcode::CreateEq, CreateEq => CreateEqResponse);
 layout! {
     /// Destroys an event queue.
     pub struct DestroyEq[60] {
-        /// Its number.
+        /// Number of the event queue.
         eqn @ 0: u16,
     }
 }

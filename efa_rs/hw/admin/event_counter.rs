@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Commands for event counters: the device counts what happens to queue pairs, in memory of the host.
+//! Commands for event counters, in which the device counts events of queue pairs in host memory.
 
 use super::{
     super::{
@@ -18,27 +18,27 @@ use super::{
 };
 
 bits! {
-    /// What can be counted of a queue pair.
+    /// Events of a queue pair that can be counted.
     pub struct QpEvents(u32) {
-        /// Sends that ended well.
+        /// Sends that succeeded.
         0:0 send_comp => bool,
         /// Sends that failed.
         1:1 send_comp_err => bool,
-        /// Receives that ended well.
+        /// Receives that succeeded.
         2:2 recv_comp => bool,
         /// Receives that failed.
         3:3 recv_comp_err => bool,
-        /// RDMA reads that ended well.
+        /// RDMA reads that succeeded.
         4:4 read_comp => bool,
         /// RDMA reads that failed.
         5:5 read_comp_err => bool,
-        /// RDMA writes that ended well.
+        /// RDMA writes that succeeded.
         6:6 write_comp => bool,
         /// RDMA writes that failed.
         7:7 write_comp_err => bool,
-        /// RDMA reads of peers that ended well.
+        /// RDMA reads by peers that succeeded.
         8:8 remote_read_comp => bool,
-        /// RDMA writes of peers that ended well.
+        /// RDMA writes by peers that succeeded.
         9:9 remote_write_comp => bool,
     }
 }
@@ -46,9 +46,9 @@ bits! {
 layout! {
     /// Creates an event counter.
     pub struct CreateEventCounter[60] {
-        /// User access region of the program that it is for.
+        /// User access region of the program that creates it.
         uar @ 0: u16,
-        /// Bus address of its value, 8 bytes that are aligned to their size.
+        /// Bus address of the value, 8 bytes that are naturally aligned.
         paddr @ 4: u64,
     }
 }
@@ -56,7 +56,7 @@ layout! {
 layout! {
     /// The new event counter.
     pub struct CreateEventCounterResponse[64] {
-        /// By which further commands refer to it.
+        /// Handle of the counter in later commands.
         cntr_handle @ 8: u32,
     }
 }
@@ -66,7 +66,7 @@ command!(Opcode::CreateEventCounter, CreateEventCounter => CreateEventCounterRes
 layout! {
     /// Destroys an event counter.
     pub struct DestroyEventCounter[60] {
-        /// Its handle.
+        /// Handle of the counter.
         cntr_handle @ 0: u32,
     }
 }
@@ -74,7 +74,7 @@ layout! {
 command!(Opcode::DestroyEventCounter, DestroyEventCounter => NoData);
 
 codes! {
-    /// What an event counter is attached to.
+    /// Sources of events that a counter can be attached to.
     pub enum AttachType: u8 {
         /// Events of a queue pair.
         QpEvents = 0 => "QP_EVENTS",
@@ -82,15 +82,15 @@ codes! {
 }
 
 layout! {
-    /// Has an event counter count events.
+    /// Attaches an event counter to events of a source.
     pub struct AttachEventCounter[60] {
-        /// Its handle.
+        /// Handle of the counter.
         cntr_handle @ 0: u32,
-        /// Of what, an [`AttachType`].
+        /// Kind of source, an [`AttachType`].
         attach_type @ 4: u8,
         /// Handle of the queue pair.
         qp_handle @ 8: u32,
-        /// Which events.
+        /// Events to count.
         events @ 12: QpEvents,
     }
 }
@@ -98,23 +98,23 @@ layout! {
 command!(Opcode::AttachEventCounter, AttachEventCounter => NoData);
 
 codes! {
-    /// How the value of an event counter is changed.
+    /// Modifications of an event counter's value.
     pub enum ModifyOp: u8 {
-        /// It is replaced.
+        /// Replaces the value.
         Set = 0 => "SET",
-        /// Something is added to it.
+        /// Adds to the value.
         Add = 1 => "ADD",
     }
 }
 
 layout! {
-    /// Changes the value of an event counter.
+    /// Modifies the value of an event counter.
     pub struct ModifyEventCounter[60] {
-        /// Its handle.
+        /// Handle of the counter.
         cntr_handle @ 0: u32,
-        /// How, a [`ModifyOp`].
+        /// Kind of modification, a [`ModifyOp`].
         operation @ 4: u8,
-        /// To what, or by what.
+        /// New value, or number to add.
         value @ 12: u64,
     }
 }
@@ -122,15 +122,15 @@ layout! {
 command!(Opcode::ModifyEventCounter, ModifyEventCounter => NoData);
 
 layout! {
-    /// Has an event counter not count events any more: the opposite of [`AttachEventCounter`].
+    /// Detaches an event counter from events of a source: the reverse of [`AttachEventCounter`].
     pub struct DetachEventCounter[60] {
-        /// Its handle.
+        /// Handle of the counter.
         cntr_handle @ 0: u32,
-        /// Of what, an [`AttachType`].
+        /// Kind of source, an [`AttachType`].
         attach_type @ 4: u8,
         /// Handle of the queue pair.
         qp_handle @ 8: u32,
-        /// Which events.
+        /// Events to stop counting.
         events @ 12: QpEvents,
     }
 }

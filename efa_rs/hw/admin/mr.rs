@@ -18,27 +18,27 @@ use super::{
     Opcode, //
 };
 
-/// Pages of a region that fit into the command.
+/// Number of page addresses that fit into the command itself.
 pub const INLINE_PAGES: usize = 4;
 
 bits! {
-    /// Form of a memory region.
+    /// Page size and addressing mode of a memory region.
     pub struct RegMrFlags(u8) {
-        /// Size of each page, as a power of two.
+        /// Binary logarithm of the page size in bytes.
         5:0 phys_page_size_shift => u8,
-        /// The region is bus addresses, without a translation; its one page is not looked at.
+        /// The region is bus addresses, without translation; the device ignores its only page.
         7:7 mem_addr_phy_mode_en => bool,
     }
 }
 
 bits! {
-    /// What a memory region may be used for, besides sending from it.
+    /// Permitted accesses to a memory region, besides sending from it.
     pub struct RegMrPermissions(u8) {
-        /// Receiving into it, and reading into it from a peer.
+        /// Local writes: receives, and RDMA reads from a peer into the region.
         0:0 local_write_enable => bool,
-        /// Writing to it by a peer.
+        /// RDMA writes to the region by a peer.
         1:1 remote_write_enable => bool,
-        /// Reading from it by a peer.
+        /// RDMA reads of the region by a peer.
         2:2 remote_read_enable => bool,
     }
 }
@@ -76,42 +76,41 @@ impl From<InlinePages> for [u64; INLINE_PAGES] {
     }
 }
 
-/// Where the bus addresses of a memory region's pages are.
+/// Location of the bus addresses of a memory region's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageList {
-    /// In the command; unused ones are zero.
+    /// In the command; unused entries are zero.
     Inline([u64; INLINE_PAGES]),
     /// In a contiguous control buffer, 8 bytes each.
     Direct(CtrlBuffInfo),
-    /// In the pages of an [indirect control buffer](super::control), of which this is the first
-    /// chunk.
+    /// In an [indirect control buffer](super::control), whose first chunk this refers to.
     Indirect(CtrlBuffInfo),
 }
 
 layout! {
     /// Registers a memory region.
     pub struct RegMr[60] {
-        /// Which kind of [`PageList`] it is.
+        /// Kind of the [`PageList`].
         control: AqFlags,
         /// Protection domain.
         pd @ 0: u16,
-        /// Encoding of the [`PageList`], with zeroes to its end.
+        /// Encoding of the [`PageList`], padded with zeroes.
         page_list @ 4: [u8; 32],
         /// Length of the region in bytes.
         mr_length @ 36: u64,
-        /// Form of the region.
+        /// Page size and addressing mode.
         flags @ 44: RegMrFlags,
-        /// What it may be used for.
+        /// Permitted accesses.
         permissions @ 45: RegMrPermissions,
-        /// Number of pages, or 0: it follows from the other fields.
+        /// Number of pages, or 0: the device derives it from the other fields.
         page_num @ 48: u32,
-        /// Address by which work requests refer to the region's start.
+        /// IOVA: address of the region's start in work requests.
         iova @ 52: u64,
     }
 }
 
 impl RegMr {
-    /// Sets where the pages' addresses are.
+    /// Sets the location of the pages' addresses.
     #[inline]
     pub fn set_page_list(&mut self, pages: PageList) {
         let (buffer, ctrl_data_indirect) = match pages {
@@ -132,7 +131,7 @@ impl RegMr {
         wire::At::<0>::store(&mut self.page_list, buffer.encode());
     }
 
-    /// Returns where the pages' addresses are, or nothing if the flags contradict each other.
+    /// Returns the location of the pages' addresses, or `None` if the flags are contradictory.
     #[inline]
     pub fn page_list(&self) -> Option<PageList> {
         let buffer = CtrlBuffInfo::decode(&wire::At::<0>::load(&self.page_list));
@@ -148,7 +147,7 @@ impl RegMr {
 }
 
 bits! {
-    /// Which interconnect ids of a response are valid.
+    /// Valid interconnect ids of a response.
     pub struct InterconnectValidity(u8) {
         /// [`RegMrResponse::recv_ic_id`].
         0:0 recv_ic_id => bool,
@@ -162,17 +161,17 @@ bits! {
 layout! {
     /// The new memory region.
     pub struct RegMrResponse[64] {
-        /// Key by which local work requests refer to it.
+        /// Local key of the region, for work requests.
         l_key @ 8: u32,
-        /// Key by which peers refer to it.
+        /// Remote key of the region, for peers.
         r_key @ 12: u32,
-        /// Which of the other fields are valid.
+        /// Valid interconnect ids.
         validity @ 16: InterconnectValidity,
-        /// Interconnect by which the device receives into it.
+        /// Interconnect through which the device reaches the region for receives.
         recv_ic_id @ 17: u8,
-        /// Interconnect by which the device answers reads of it.
+        /// Interconnect through which the device reaches the region for RDMA reads by peers.
         rdma_read_ic_id @ 18: u8,
-        /// Interconnect by which the device does writes to it.
+        /// Interconnect through which the device reaches the region for RDMA writes by peers.
         rdma_recv_ic_id @ 19: u8,
     }
 }
@@ -182,7 +181,7 @@ command!(Opcode::RegMr, RegMr with control => RegMrResponse);
 layout! {
     /// Removes a memory region.
     pub struct DeregMr[60] {
-        /// Its local key.
+        /// Local key of the region.
         l_key @ 0: u32,
     }
 }
@@ -190,11 +189,11 @@ layout! {
 command!(Opcode::DeregMr, DeregMr => NoData);
 
 layout! {
-    /// Allocates a memory region that gets its pages by a work request later.
+    /// Allocates a memory region whose pages are set by a work request (fast registration).
     pub struct AllocMr[60] {
         /// Protection domain.
         pd @ 0: u16,
-        /// Most pages that it is to have.
+        /// Maximum number of pages of the region.
         max_pages @ 4: u32,
     }
 }
@@ -202,9 +201,9 @@ layout! {
 layout! {
     /// The new memory region.
     pub struct AllocMrResponse[64] {
-        /// Key by which local work requests refer to it.
+        /// Local key of the region, for work requests.
         l_key @ 8: u32,
-        /// Key by which peers refer to it.
+        /// Remote key of the region, for peers.
         r_key @ 12: u32,
     }
 }

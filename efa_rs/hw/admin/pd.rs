@@ -23,7 +23,7 @@ layout! {
 layout! {
     /// The new protection domain.
     pub struct AllocPdResponse[64] {
-        /// Its number.
+        /// Number of the protection domain.
         pd @ 8: u16,
     }
 }
@@ -33,7 +33,7 @@ command!(Opcode::AllocPd, AllocPd => AllocPdResponse);
 layout! {
     /// Frees a protection domain.
     pub struct DeallocPd[60] {
-        /// Its number.
+        /// Number of the protection domain.
         pd @ 0: u16,
     }
 }

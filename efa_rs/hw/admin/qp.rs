@@ -50,13 +50,13 @@ codes! {
 bits! {
     /// Properties of a new queue pair.
     pub struct CreateQpFlags(u8) {
-        /// The send ring is at an address of a memory region instead of a bus address.
+        /// The send ring's address is one of a memory region instead of a bus address.
         0:0 sq_virt => bool,
-        /// The receive ring is at an address of a memory region instead of a bus address.
+        /// The receive ring's address is one of a memory region instead of a bus address.
         1:1 rq_virt => bool,
         /// Incoming RDMA writes with immediate consume no receive work request.
         2:2 unsolicited_write_recv => bool,
-        /// Request ids of the send queue have 64 bits. Its completion queue has to be one of the same kind.
+        /// Request ids of the send queue have 64 bits, as must those in its completion queue.
         3:3 sq_64_bit_req_id => bool,
     }
 }
@@ -78,17 +78,17 @@ layout! {
         send_cq_idx @ 20: u32,
         /// Completion queue of the receive queue.
         recv_cq_idx @ 24: u32,
-        /// Key of the memory region that the send ring is in, if it is in one.
+        /// Local key of the send ring's memory region, if the ring's address is one of a region.
         sq_l_key @ 28: u32,
-        /// Key of the memory region that the receive ring is in, if it is in one.
+        /// Local key of the receive ring's memory region, if the ring's address is one of a region.
         rq_l_key @ 32: u32,
         /// Bytes of the send ring.
         send_queue_ring_size @ 36: u32,
-        /// Most work requests that are outstanding in the send queue.
+        /// Maximum number of outstanding work requests in the send queue.
         send_queue_depth @ 40: u32,
         /// Bytes of the receive ring.
         recv_queue_ring_size @ 44: u32,
-        /// Most work requests that are outstanding in the receive queue.
+        /// Maximum number of outstanding work requests in the receive queue.
         recv_queue_depth @ 48: u32,
         /// User access region of the doorbells.
         uar @ 52: u16,
@@ -100,9 +100,9 @@ layout! {
 layout! {
     /// The new queue pair.
     pub struct CreateQpResponse[64] {
-        /// By which further commands refer to it.
+        /// Handle of the queue pair in later commands.
         qp_handle @ 8: u32,
-        /// Its number, by which peers refer to it.
+        /// Number of the queue pair, by which peers address it.
         qp_num @ 12: u16,
         /// Sub-queue of the send queue's completion queue.
         send_sub_cq_idx @ 16: u16,
@@ -120,7 +120,7 @@ layout! {
 command!(Opcode::CreateQp, CreateQp => CreateQpResponse);
 
 bits! {
-    /// Which fields of a modification count.
+    /// Valid fields of a modification.
     pub struct ModifyQpMask(u32) {
         /// [`ModifyQp::qp_state`].
         0:0 qp_state => bool,
@@ -140,13 +140,13 @@ bits! {
 layout! {
     /// Modifies a queue pair.
     pub struct ModifyQp[60] {
-        /// Which of the other fields count.
+        /// Valid fields among those below.
         modify_mask @ 0: ModifyQpMask,
         /// The queue pair's handle.
         qp_handle @ 4: u32,
-        /// State to go to, a [`QpState`].
+        /// New state, a [`QpState`].
         qp_state @ 8: u32,
-        /// State that it is in according to the caller, a [`QpState`].
+        /// Current state according to the caller, a [`QpState`].
         cur_qp_state @ 12: u32,
         /// Q_Key.
         qkey @ 16: u32,
@@ -154,7 +154,7 @@ layout! {
         sq_psn @ 20: u32,
         /// Whether to notify when the send queue is drained.
         sq_drained_async_notify @ 24: bool,
-        /// How often to try again if the receiver is not ready; SRD only.
+        /// Number of retries if the receiver is not ready; SRD only.
         rnr_retry @ 25: u8,
     }
 }
@@ -162,7 +162,7 @@ layout! {
 command!(Opcode::ModifyQp, ModifyQp => NoData);
 
 layout! {
-    /// Asks for the state of a queue pair.
+    /// Queries the state of a queue pair.
     pub struct QueryQp[60] {
         /// The queue pair's handle.
         qp_handle @ 0: u32,
@@ -180,7 +180,7 @@ layout! {
         sq_psn @ 16: u32,
         /// Whether the send queue is being drained.
         sq_draining @ 20: bool,
-        /// How often it tries again if the receiver is not ready; SRD only.
+        /// Number of retries if the receiver is not ready; SRD only.
         rnr_retry @ 21: u8,
     }
 }

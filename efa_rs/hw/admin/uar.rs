@@ -23,7 +23,7 @@ layout! {
 layout! {
     /// The new user access region.
     pub struct AllocUarResponse[64] {
-        /// Its number.
+        /// Number of the user access region.
         uar @ 8: u16,
     }
 }
@@ -33,7 +33,7 @@ command!(Opcode::AllocUar, AllocUar => AllocUarResponse);
 layout! {
     /// Frees a user access region.
     pub struct DeallocUar[60] {
-        /// Its number.
+        /// Number of the user access region.
         uar @ 0: u16,
     }
 }
