@@ -3,6 +3,6 @@
 //! Stages the driver's module.
 
 fn main() {
-    // As its Kbuild.
+    // The same `cfg`s as in its Kbuild.
     stage::module("../../efa_rs", "efa_main.rs", &["kverbs"]);
 }

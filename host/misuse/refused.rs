@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-// What the types and private fields refuse. Each line with an error has its code.
+// Code that types and private fields reject. Each line with an error has its code.
 
 use kernel::{
     device::{

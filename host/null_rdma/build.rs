@@ -3,6 +3,6 @@
 //! Stages the sample's module.
 
 fn main() {
-    // As its Kbuild.
+    // The same `cfg`s as in its Kbuild.
     stage::module("../../samples/null_rdma", "null_rdma_main.rs", &[]);
 }

@@ -3,7 +3,7 @@
 //! Stages the sample's module.
 
 fn main() {
-    // As its Kbuild.
+    // The same `cfg`s as in its Kbuild.
     stage::module(
         "../../samples/rdma_exchange",
         "rdma_exchange_main.rs",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Where a life takes its decisions from: random numbers of a seed, or the bytes of a fuzzer.
+//! Sources of the decisions in a life: random numbers of a seed, or the bytes of a fuzzer.
 
 use kernel::sim::Rng;
 
@@ -9,28 +9,28 @@ pub trait Choices {
     /// Returns a number less than `n`, which is not 0.
     fn below(&mut self, n: u64) -> u64;
 
-    /// Returns whether there are more decisions to take.
+    /// Returns whether decisions are left.
     fn has_more(&self) -> bool;
 }
 
 impl dyn Choices + '_ {
     /// Returns true in one of `n` cases.
     pub fn one_in(&mut self, n: u64) -> bool {
-        // Bytes that have run out are zero, and choose what happens most.
+        // An exhausted input of a fuzzer yields zeroes, which must choose the likelier case.
         self.below(n) == n - 1
     }
 
-    /// Returns one of some values.
+    /// Returns a random element of `values`.
     pub fn pick<T: Copy>(&mut self, values: &[T]) -> T {
         values[self.below(values.len() as u64) as usize]
     }
 }
 
-/// Random numbers, of which so many are taken.
+/// A generator of random numbers with a limit on the decisions.
 pub struct Random {
-    /// The numbers.
+    /// The generator.
     pub rng: Rng,
-    /// How many actions are left.
+    /// Number of decisions left.
     pub actions: u32,
 }
 
@@ -45,7 +45,7 @@ impl Choices for Random {
     }
 }
 
-/// Bytes; those that are missing are zero.
+/// Bytes of a fuzzer's input, followed by zeroes.
 pub struct Bytes<'a>(pub &'a [u8]);
 
 impl Choices for Bytes<'_> {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Clients of the RDMA core in the kernel, which use the device by its verbs for the kernel.
+//! In-kernel clients of the RDMA core, which use the device by its kernel verbs.
 
 use core::{
     cell::{Cell, RefCell},
@@ -18,32 +18,32 @@ use kernel::{
 
 use crate::program::{qp_attr, QKEY, UP};
 
-/// The client polls its completion queue.
+/// Poll context: the client polls its completion queue.
 pub const DIRECT: ib_poll_context = ib_poll_context_IB_POLL_DIRECT;
-/// Work of the core polls the completion queue.
+/// Poll context: a work item of the core polls the completion queue.
 pub const WORKQUEUE: ib_poll_context = ib_poll_context_IB_POLL_WORKQUEUE;
 
-/// Bytes of a message.
+/// Length of a message in bytes.
 const LENGTH: u32 = 1000;
 
-/// More buffers than a receive of [`Objects`] has.
+/// Number of buffers beyond the limit for a receive of [`Objects`].
 const TOO_MANY: usize = 17;
 
-/// Bytes of a client's memory: a page to send from, and one to receive to.
+/// Size of a client's memory in bytes: one page to send from, and one to receive into.
 const MEMORY: usize = 8192;
 
-/// A work request of a client. The core calls its function when it has ended.
+/// A work request of a client. On its completion, the core calls the function of its `cqe`.
 #[repr(C)]
 pub struct Request {
     cqe: ib_cqe,
-    /// How it has ended, an `IB_WC_*`.
+    /// Status of the completion, an `IB_WC_*`. `None` until then.
     pub status: Cell<Option<u32>>,
-    /// How long its function takes.
+    /// Duration of the completion function in nanoseconds.
     takes: Cell<u64>,
 }
 
 extern "C" fn done(_: *mut ib_cq, wc: *mut ib_wc) {
-    // SAFETY: The request is there until this has been called.
+    // SAFETY: The request exists until this function has been called.
     unsafe {
         let request = &*(*wc).__bindgen_anon_1.wr_cqe.as_ref().cast::<Request>();
         if request.takes.get() != 0 {
@@ -54,7 +54,7 @@ extern "C" fn done(_: *mut ib_cq, wc: *mut ib_wc) {
 }
 
 impl Request {
-    /// Makes one whose function takes so many nanoseconds.
+    /// Creates a request whose completion function takes `takes` nanoseconds.
     pub fn new(takes: u64) -> Box<Self> {
         let (status, takes) = (Cell::new(None), Cell::new(takes));
         Box::new(Self {
@@ -64,25 +64,25 @@ impl Request {
         })
     }
 
-    /// Returns what completions call it.
+    /// Returns the `wr_id` of its completions.
     pub fn id(&self) -> u64 {
         self.cqe() as u64
     }
 
-    /// The core does not change it.
+    /// Returns a pointer to its `cqe`, which the core does not modify.
     fn cqe(&self) -> *mut ib_cqe {
         (&raw const self.cqe).cast_mut()
     }
 }
 
-/// What a client has of a device.
+/// RDMA objects of a client on one device.
 pub struct Objects {
     device: *mut ib_device,
     /// Its protection domain.
     pub pd: *mut ib_pd,
     /// Its completion queue.
     pub cq: *mut ib_cq,
-    /// Its queue pair, which is ready.
+    /// Its queue pair, in the RTS state.
     pub qp: *mut ib_qp,
     ah: *mut ib_ah,
     memory: *mut u8,
@@ -90,17 +90,17 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// Creates all of it. The completion queue is polled in a context.
+    /// Creates all objects. `context` is the poll context of the completion queue.
     ///
     /// # Errors
     ///
-    /// Those of the verbs.
+    /// Errors of the verbs.
     #[allow(
         clippy::not_unsafe_ptr_arg_deref,
         reason = "the core gives registered devices only"
     )]
     pub fn new(device: *mut ib_device, context: ib_poll_context) -> Result<Self> {
-        // What is not created is null, so that the drop knows.
+        // Objects that are not created are null, so that the drop skips them.
         let mut this = Self {
             device,
             pd: null_mut(),
@@ -122,7 +122,7 @@ impl Objects {
         Ok(this)
     }
 
-    /// Returns what its queue pair is created with.
+    /// Returns the attributes with which its queue pair is created.
     pub fn qp_attr(&self) -> ib_qp_init_attr {
         let mut attr: ib_qp_init_attr = zeroed();
         attr.send_cq = self.cq;
@@ -136,11 +136,11 @@ impl Objects {
         attr
     }
 
-    /// Has another queue pair, for so many receives with so many buffers each.
+    /// Replaces the queue pair by one for `receives` receives with up to `buffers` buffers each.
     ///
     /// # Errors
     ///
-    /// Those of the driver.
+    /// Errors of the driver.
     pub fn replace_qp(&mut self, receives: u32, buffers: u32) -> Result {
         let mut attr = self.qp_attr();
         (attr.cap.max_recv_wr, attr.cap.max_recv_sge) = (receives, buffers);
@@ -148,13 +148,13 @@ impl Objects {
         self.modify_qp(&UP)
     }
 
-    /// Has another queue pair, in the reset state.
+    /// Replaces the queue pair by one in the reset state.
     ///
     /// # Errors
     ///
-    /// Those of the driver.
+    /// Errors of the driver.
     pub fn new_qp(&mut self, attr: &mut ib_qp_init_attr) -> Result {
-        // SAFETY: The queue pair is not in use, and what it needs exists.
+        // SAFETY: The queue pair is not in use, and the objects that the new one needs exist.
         unsafe {
             verbs::destroy_qp(self.qp, null_mut())?;
             self.qp = null_mut();
@@ -163,22 +163,22 @@ impl Objects {
         Ok(())
     }
 
-    /// Changes the state of its queue pair, one `IB_QPS_*` after the other.
+    /// Moves the queue pair through `states`, each an `IB_QPS_*`.
     ///
     /// # Errors
     ///
-    /// Those of the driver.
+    /// Errors of the driver.
     pub fn modify_qp(&self, states: &[u32]) -> Result {
         for state in states {
             let (mut attr, mask) = qp_attr(*state);
-            // SAFETY: The queue pair is there.
+            // SAFETY: The queue pair exists.
             unsafe { verbs::modify_qp(self.qp, &raw mut attr, mask, null_mut())? };
         }
         Ok(())
     }
 
     fn sge(&self, offset: u64, length: u32) -> ib_sge {
-        // SAFETY: The domain is there.
+        // SAFETY: The domain exists.
         let lkey = unsafe { (*self.pd).local_dma_lkey };
         ib_sge {
             addr: self.address + offset,
@@ -191,23 +191,23 @@ impl Objects {
     ///
     /// # Errors
     ///
-    /// Those of the driver.
+    /// Errors of the driver.
     pub fn post_recv(&self, request: &Request) -> Result {
         self.post_recv_of(request, LENGTH)
     }
 
-    /// Posts a receive into a buffer of so many bytes, of which a message of the client uses the first ones.
+    /// Posts a receive with a buffer of `length` bytes. A message of the client fills its start.
     ///
     /// # Errors
     ///
-    /// Those of the driver.
+    /// Errors of the driver.
     pub fn post_recv_of(&self, request: &Request, length: u32) -> Result {
         let mut sge = self.sge(4096, length);
         let mut wr: ib_recv_wr = zeroed();
         wr.sg_list = &raw mut sge;
         wr.num_sge = 1;
         let mut bad = core::ptr::null();
-        // SAFETY: The queue pair is there.
+        // SAFETY: The queue pair exists.
         unsafe {
             *wr.__bindgen_anon_1.wr_cqe.as_mut() = request.cqe();
             to_result((*self.device).ops.post_recv.unwrap()(
@@ -218,11 +218,11 @@ impl Objects {
         }
     }
 
-    /// Posts a send to itself.
+    /// Posts a send to its own queue pair.
     ///
     /// # Errors
     ///
-    /// Those of the driver.
+    /// Errors of the driver.
     pub fn post_send(&self, request: &Request) -> Result {
         let mut sge = self.sge(0, LENGTH);
         let mut wr: ib_srd_wr = zeroed();
@@ -232,7 +232,7 @@ impl Objects {
         wr.wr.send_flags = ib_send_flags_IB_SEND_SIGNALED as c_int;
         wr.ah = self.ah;
         let mut bad = core::ptr::null();
-        // SAFETY: The queue pair is there.
+        // SAFETY: The queue pair exists.
         unsafe {
             wr.remote_qpn = (*self.qp).qp_num;
             wr.remote_qkey = QKEY;
@@ -246,21 +246,21 @@ impl Objects {
         }
     }
 
-    /// Posts a list of receives, of which one has too many buffers. Returns the place of the one with which the driver ends.
+    /// Posts receives, with too many buffers at index `bad`. Returns result and failed index.
     pub fn post_recvs(&self, requests: &[Box<Request>], bad: usize) -> (Result, Option<usize>) {
         let mut sges = [(); TOO_MANY].map(|()| self.sge(4096, LENGTH));
         let mut wrs: Vec<ib_recv_wr> = requests.iter().map(|_| zeroed()).collect();
         for (index, (wr, request)) in wrs.iter_mut().zip(requests).enumerate() {
             wr.sg_list = sges.as_mut_ptr();
             wr.num_sge = if index == bad { TOO_MANY as c_int } else { 1 };
-            // SAFETY: All variants are as large.
+            // SAFETY: All variants of the union have the same size.
             unsafe { *wr.__bindgen_anon_1.wr_cqe.as_mut() = request.cqe() };
         }
         for index in 1..wrs.len() {
             wrs[index - 1].next = &raw mut wrs[index];
         }
         let mut end = core::ptr::null();
-        // SAFETY: The queue pair is there.
+        // SAFETY: The queue pair exists.
         let result = unsafe {
             let post = (*self.device).ops.post_recv.unwrap();
             to_result(post(self.qp, wrs.as_ptr(), &raw mut end))
@@ -268,7 +268,7 @@ impl Objects {
         (result, wrs.iter().position(|wr| core::ptr::eq(wr, end)))
     }
 
-    /// The same of sends to itself, of which one has an operation that there is not.
+    /// As [`Objects::post_recvs`], for sends to itself with an invalid opcode at index `bad`.
     pub fn post_sends(&self, requests: &[Box<Request>], bad: usize) -> (Result, Option<usize>) {
         let mut sge = self.sge(0, LENGTH);
         let mut wrs: Vec<ib_srd_wr> = requests.iter().map(|_| zeroed()).collect();
@@ -282,7 +282,7 @@ impl Objects {
             };
             wr.wr.send_flags = ib_send_flags_IB_SEND_SIGNALED as c_int;
             (wr.ah, wr.remote_qkey) = (self.ah, QKEY);
-            // SAFETY: The queue pair is there, and all variants are as large.
+            // SAFETY: The queue pair exists, and all variants of the union have the same size.
             unsafe {
                 wr.remote_qpn = (*self.qp).qp_num;
                 *wr.wr.__bindgen_anon_1.wr_cqe.as_mut() = request.cqe();
@@ -292,7 +292,7 @@ impl Objects {
             wrs[index - 1].wr.next = (&raw mut wrs[index]).cast();
         }
         let mut end = core::ptr::null();
-        // SAFETY: The queue pair is there.
+        // SAFETY: The queue pair exists.
         let result = unsafe {
             let post = (*self.device).ops.post_send.unwrap();
             to_result(post(self.qp, wrs.as_ptr().cast(), &raw mut end))
@@ -301,19 +301,19 @@ impl Objects {
         (result, wrs.iter().position(is_end))
     }
 
-    /// Polls one completion, whose function is not called, and returns its id.
+    /// Polls one completion without calling its function, and returns its id.
     pub fn poll_one(&self) -> Option<u64> {
         let mut wc: ib_wc = zeroed();
-        // SAFETY: The queue is there.
+        // SAFETY: The queue exists.
         unsafe {
             let count = (*self.device).ops.poll_cq.unwrap()(self.cq, 1, &raw mut wc);
             (count == 1).then(|| *wc.__bindgen_anon_1.wr_id.as_ref())
         }
     }
 
-    /// Polls the completion queue, if that is the client's task.
+    /// Polls the completion queue, unless the core polls it.
     pub fn poll(&self) {
-        // SAFETY: The queue is there.
+        // SAFETY: The queue exists.
         unsafe {
             if (*self.cq).poll_ctx == DIRECT {
                 cq::ib_process_cq_direct(self.cq, -1);
@@ -321,14 +321,14 @@ impl Objects {
         }
     }
 
-    /// Sends a message of this value to itself, and checks that it comes.
+    /// Sends a message filled with `value` to itself, and checks its arrival.
     pub fn exchange(&self, value: u8) {
         let (send, recv) = (Request::new(0), Request::new(0));
-        // SAFETY: The memory is as long.
+        // SAFETY: The memory is longer than a message.
         unsafe { self.memory.write_bytes(value, LENGTH as usize) };
         self.post_recv(&recv).expect("a receive");
         self.post_send(&send).expect("a send");
-        // A connection that is made again takes longer.
+        // Reestablishing a connection takes longer.
         let pauses = [(100, 10_000), (100, 100_000_000)];
         for pause in pauses
             .into_iter()
@@ -345,7 +345,7 @@ impl Objects {
     }
 
     fn expect(&self, offset: usize, value: u8) {
-        // SAFETY: The memory is as long.
+        // SAFETY: The memory extends beyond these bytes.
         let bytes =
             unsafe { core::slice::from_raw_parts(self.memory.add(offset), LENGTH as usize) };
         assert!(
@@ -354,11 +354,11 @@ impl Objects {
         );
     }
 
-    /// Posts a work request, and returns how it has ended.
+    /// Posts a work request. Returns its completion status, or `None` after 1 ms.
     fn wait_for(&self, wr: *mut ib_send_wr) -> Option<u32> {
         let request = Request::new(0);
         let mut bad = core::ptr::null();
-        // SAFETY: The queue pair is there, and all that the work request names.
+        // SAFETY: The queue pair exists, and so do the objects that the work request names.
         unsafe {
             *(*wr).__bindgen_anon_1.wr_cqe.as_mut() = request.cqe();
             let posted = (*self.device).ops.post_send.unwrap()(self.qp, wr, &raw mut bad);
@@ -374,27 +374,27 @@ impl Objects {
         request.status.get()
     }
 
-    /// Makes a region that a work request may register with all memory of the client.
+    /// Allocates a region for fast registration, and maps all memory of the client into it.
     fn mapped_region(&self) -> *mut ib_mr {
         let mut list = [scatterlist {
             dma_address: self.address,
             length: MEMORY as u32,
         }];
-        // SAFETY: The domain is there.
+        // SAFETY: The domain exists.
         let mr = unsafe { verbs::alloc_mr(self.pd, 4) }.expect("a region");
-        // SAFETY: The region was just made.
+        // SAFETY: The region was just allocated.
         assert_eq!(unsafe { verbs::map_mr_sg(mr, &mut list) }, Ok(1));
         mr
     }
 
-    /// Posts a registration of a region that was mapped to nothing.
+    /// Posts the registration of a region without mapped pages.
     ///
     /// # Errors
     ///
-    /// Those of the driver.
+    /// Errors of the driver.
     pub fn register_nothing(&self) -> Result {
         let mr = self.mapped_region();
-        // SAFETY: The region is there until its end.
+        // SAFETY: The region exists until it is deregistered below.
         unsafe {
             assert!(verbs::map_mr_sg(mr, &mut []).is_err());
             let mut wr: ib_reg_wr = zeroed();
@@ -408,11 +408,11 @@ impl Objects {
         }
     }
 
-    /// Posts an RDMA write of inline data to nowhere.
+    /// Posts an RDMA write of inline data to remote address 0.
     ///
     /// # Errors
     ///
-    /// Those of the driver.
+    /// Errors of the driver.
     pub fn write_inline(&self, data: &[u8]) -> Result {
         let mut sge = ib_sge {
             addr: data.as_ptr() as u64,
@@ -427,20 +427,20 @@ impl Objects {
         wr.wr.ah = self.ah;
         wr.wr.remote_qkey = QKEY;
         let (first, mut bad) = ((&raw const wr).cast(), core::ptr::null());
-        // SAFETY: The queue pair is there, and all that the work request names. Its completion is not used.
+        // SAFETY: The queue pair and all that the request names exist. Its completion is not used.
         unsafe {
             let post = (*self.device).ops.post_send.unwrap();
             to_result(post(self.qp, first, &raw mut bad))
         }
     }
 
-    /// Registers its memory by a work request, writes to it and reads it by RDMA, and ends the registration.
+    /// Registers its memory by a work request, writes and reads it by RDMA, and invalidates it.
     pub fn use_region(&self) {
         let access = ib_access_flags_IB_ACCESS_LOCAL_WRITE
             | ib_access_flags_IB_ACCESS_REMOTE_WRITE
             | ib_access_flags_IB_ACCESS_REMOTE_READ;
         let mr = self.mapped_region();
-        // SAFETY: The region is there until its end.
+        // SAFETY: The region exists until it is deregistered below.
         unsafe {
             let mut wr: ib_reg_wr = zeroed();
             wr.wr.opcode = ib_wr_opcode_IB_WR_REG_MR;
@@ -466,7 +466,7 @@ impl Objects {
 
     fn rdma(&self, opcode: ib_wr_opcode, local: u64, remote: u64, rkey: u32) {
         let value = opcode as u8 + 1;
-        // SAFETY: The memory is as long; the queue pair is there.
+        // SAFETY: The memory is longer than a message, and the queue pair exists.
         unsafe {
             self.memory.write_bytes(value, LENGTH as usize);
             let mut sge = self.sge(local, LENGTH);
@@ -484,9 +484,9 @@ impl Objects {
         self.expect(4096, value);
     }
 
-    /// Destroys all of it; what cannot be is lost, and the core warns.
+    /// Destroys all objects. On a failure the core warns, and the object leaks.
     pub fn end(&mut self) {
-        // SAFETY: Nothing of it is used any more.
+        // SAFETY: None of the objects is in use any more.
         unsafe {
             if !self.ah.is_null() {
                 verbs::ignore("rdma_destroy_ah", verbs::destroy_ah(self.ah));
@@ -507,7 +507,7 @@ impl Objects {
         }
         if self.address != 0 {
             sim::memory::unmap(self.address);
-            // SAFETY: It was allocated like this.
+            // SAFETY: `new` has allocated the memory with this size and alignment.
             unsafe { sim::memory::free(self.memory, MEMORY, 4096) };
             self.address = 0;
         }
@@ -524,14 +524,14 @@ impl Drop for Objects {
 pub struct Ulp<F> {
     add: F,
     drains: bool,
-    /// What it has of the device.
+    /// Its objects on the device, until that is removed.
     pub kept: RefCell<Option<Objects>>,
     /// Held while the kept objects are in use.
     pub lock: RawLock,
 }
 
 impl<F: Fn(*mut ib_device) -> Result<Objects>> Ulp<F> {
-    /// Makes a client, which `drains` its queue pair before it destroys that.
+    /// Creates a client. `drains`: whether it drains its queue pair before the destruction.
     pub fn new(add: F, drains: bool) -> Rc<Self> {
         Rc::new(Self {
             add,
@@ -541,7 +541,7 @@ impl<F: Fn(*mut ib_device) -> Result<Objects>> Ulp<F> {
         })
     }
 
-    /// Calls `f` with what is kept, if there is any.
+    /// Calls `f` with the kept objects, if any.
     pub fn with<R>(&self, f: impl FnOnce(&Objects) -> R) -> Option<R> {
         self.lock.lock(true);
         let result = self.kept.borrow().as_ref().map(f);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Faults of the device that tests inject, as short words.
+//! Short constructors of the device faults that tests inject.
 
 use core::num::NonZeroU32;
 
@@ -9,16 +9,16 @@ use efa_model::{Corruption, Death, FailedReset, Rule, StatusCode, Then, When};
 
 use crate::rig::Rig;
 
-/// A rule in the form of the [control interface](../../../Documentation/emulator-control.md#inject).
+/// Parses a rule of the [control interface](../../../Documentation/emulator-control.md#inject).
 ///
 /// # Panics
 ///
-/// If it is none.
+/// If `text` is not a rule.
 pub fn rule(text: &str) -> Rule {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
-/// Any command, or those with an opcode.
+/// Matches all commands, or those with an opcode.
 pub fn command(opcode: Option<Opcode>) -> When {
     When::Command {
         opcode,
@@ -27,12 +27,12 @@ pub fn command(opcode: Option<Opcode>) -> When {
     }
 }
 
-/// Reads of a register.
+/// Matches reads of a register.
 pub fn register(register: Register) -> When {
     When::Register(Some(register))
 }
 
-/// No answer.
+/// Suppresses the response.
 pub fn silence() -> Then {
     Then {
         silence: true,
@@ -40,7 +40,7 @@ pub fn silence() -> Then {
     }
 }
 
-/// A status.
+/// Responds with a status.
 pub fn status(number: u8) -> Then {
     Then {
         status: Some(StatusCode::Number(number)),
@@ -48,7 +48,7 @@ pub fn status(number: u8) -> Then {
     }
 }
 
-/// A rule for all times.
+/// Creates a rule without a limit on its uses.
 pub fn always(when: When, then: Then) -> Rule {
     Rule {
         when,
@@ -58,7 +58,7 @@ pub fn always(when: When, then: Then) -> Rule {
     }
 }
 
-/// A rule for one time, after so many others.
+/// Creates a rule that applies once, after `skip` matching events.
 pub fn once(when: When, then: Then, skip: u64) -> Rule {
     Rule {
         when,
@@ -68,7 +68,7 @@ pub fn once(when: When, then: Then, skip: u64) -> Rule {
     }
 }
 
-/// A death that so many resets do not end.
+/// Returns a death that ends with the reset of this number. Earlier resets fail as `how` says.
 pub fn death(resets: u32, how: FailedReset) -> Death {
     Death {
         resets: NonZeroU32::new(resets).expect("at least one"),
@@ -94,25 +94,25 @@ impl Rig {
         self.shared.with(|device, _, _| device.set(overrides));
     }
 
-    /// Has the device post an event.
+    /// Posts an asynchronous event from the device.
     pub fn event(&self, group: u16, syndrome: u16) {
         self.shared
             .with(|device, machine, now| device.post_event(machine, now, group, syndrome));
     }
 
-    /// Has the device die.
+    /// Kills the device.
     pub fn die(&self, death: Death) {
         self.shared
             .with(|device, machine, now| device.die(machine, now, death));
     }
 
-    /// Ends all faults.
+    /// Removes all injected faults.
     pub fn heal(&self) {
         self.shared.with(|device, _, _| device.clear());
     }
 }
 
-/// All that can happen to the completion of a command.
+/// Returns each fault that can affect the completion of a command.
 pub fn of_commands() -> Vec<Then> {
     let mut faults = vec![
         silence(),

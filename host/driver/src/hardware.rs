@@ -13,9 +13,9 @@ use kernel::sim::{self, Hardware, Nanos};
 
 use crate::transport;
 
-/// Changes what a device writes: a device that lies.
+/// Corrupts the DMA writes of a device, to emulate one that is faulty or malicious.
 pub trait Liar {
-    /// May change what is written to an address.
+    /// May change the data that the device writes to `address`.
     fn change(&mut self, address: u64, data: &mut [u8]);
 }
 
@@ -23,7 +23,7 @@ pub trait Liar {
 pub struct Machine {
     is_master: bool,
     liar: Option<Box<dyn Liar>>,
-    /// The memory of the device, which the CPU accesses as a BAR.
+    /// Device memory, which the CPU accesses through a BAR.
     memory: Vec<u64>,
 }
 
@@ -74,7 +74,7 @@ thread_local! {
     static TRACES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Adds what the device does to the messages of the kernel, or not.
+/// Enables or disables trace messages of the device in the kernel log.
 pub fn trace_device(on: bool) {
     TRACES.set(on);
 }
@@ -84,16 +84,16 @@ struct Model {
     machine: Machine,
     vectors: u32,
     is_present: bool,
-    /// How much time passes between two actions of the device, and when the next one may be.
+    /// Minimum time between two actions of the device, and the earliest time of the next one.
     pace: (Nanos, Nanos),
 }
 
-/// A device that is connected, which its test shares.
+/// A device on the simulated bus, shared with the test.
 #[derive(Clone)]
 pub struct Shared(Rc<RefCell<Model>>);
 
 impl Shared {
-    /// Makes a device.
+    /// Creates a device.
     pub fn new(config: Config) -> Self {
         let vectors = config.vectors.into();
         let device = Device::new(config);
@@ -111,7 +111,7 @@ impl Shared {
         })))
     }
 
-    /// Calls `f` with the device, as its operator, and has it run after that.
+    /// Calls `f` with the device on behalf of its operator, and then schedules the device.
     pub fn with<R>(&self, f: impl FnOnce(&mut Device, &mut Machine, Duration) -> R) -> R {
         let result = {
             let mut model = self.0.borrow_mut();
@@ -124,24 +124,24 @@ impl Shared {
         result
     }
 
-    /// Pulls the device out of its slot.
+    /// Hot-unplugs the device.
     pub fn unplug(&self) {
         self.with(|device, machine, _| device.unplug(machine));
         self.0.borrow_mut().is_present = false;
     }
 
-    /// Has the configuration of the function read as if it were gone, or as it is.
+    /// Sets whether configuration reads of the function succeed, or return all ones.
     pub fn set_present(&self, present: bool) {
         self.0.borrow_mut().is_present = present;
     }
 
-    /// Has at least so much time pass between two actions of the device. A dead one that writes on would else
-    /// write millions of times.
+    /// Sets the minimum time between two actions of the device. Without it, a dead device that
+    /// continues DMA would write millions of times.
     pub fn set_pace(&self, pace: Nanos) {
         self.0.borrow_mut().pace = (pace, 0);
     }
 
-    /// Has a liar change what the device writes.
+    /// Sets or removes the liar that corrupts the DMA writes of the device.
     pub fn set_liar(&self, liar: Option<Box<dyn Liar>>) {
         self.0.borrow_mut().machine.liar = liar;
     }

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The findings of `known.toml`: what the driver still does wrong.
+//! The findings of `known.toml`: bugs that the driver still has.
 
 use std::collections::BTreeMap;
 
 /// A finding.
 #[derive(Debug)]
 pub struct Finding {
-    /// Its number.
+    /// Its identifier.
     pub id: String,
-    /// The test, or the seed of the schedules, that reproduces it.
+    /// Name of the test that reproduces it. Either this or `seed` is set.
     pub test: Option<String>,
-    /// As `test`.
+    /// Seed of the life that reproduces it.
     pub seed: Option<u64>,
-    /// What the message of that failure has.
+    /// Text that the message of that failure contains.
     pub oracle: String,
-    /// What warnings have that it explains.
+    /// Text of the warnings that it explains.
     pub warning: Option<String>,
 }
 
@@ -23,7 +23,7 @@ pub struct Finding {
 ///
 /// # Panics
 ///
-/// If a line of the file is not as those that there are.
+/// If the file is malformed, or has unknown keys.
 pub fn findings() -> Vec<Finding> {
     let text = include_str!("../../known.toml");
     let tables = text.split("[[finding]]").skip(1);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The EFA driver, unchanged, as a program, and what its tests do with it.
+//! The unchanged EFA driver, compiled as a user-space program, and the framework of its tests.
 //!
-//! [`hardware`] is the emulator's device model in a [`rig`]; a [`program`] uses the device as rdma-core's
-//! library does, and a [`client`] as one in the kernel does.
+//! A [`rig`] connects the device model of the emulator, [`hardware`]. A [`program`] uses the device
+//! like rdma-core's EFA provider, and a [`client`] like an in-kernel client.
 
 #![feature(arbitrary_self_types)]
 #![allow(
@@ -13,7 +13,7 @@
     reason = "the module is checked when it is built; types here are simpler"
 )]
 
-// Only the C ABI of it is used.
+// Linked for its C symbols only.
 use helpers as _;
 
 include!(concat!(env!("OUT_DIR"), "/module/root.rs"));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The whole life of a device: probe, actions of programs, clients, the bus and the device itself, and removal. What all of
-//! them do comes from [`Choices`]: a seed of [`schedule`], or the bytes of [`fuzz`].
+//! The life of a device: probe, actions of programs, clients, the bus and the device, and removal.
+//! [`Choices`] decides all actions: by a seed in [`schedule`], or by the bytes of [`fuzz`].
 //!
-//! Everything that must hold is checked: see [`Rig::end`] and the guarantees of the crates below.
+//! All invariants are checked: see [`Rig::end`], and the checks of the crates that it uses.
 
 use std::{cell::Cell, rc::Rc};
 
@@ -24,17 +24,17 @@ use crate::{
     user::{Trust, User},
 };
 
-/// Most actions of a life.
+/// Limit on the actions of a life.
 const MOST: usize = 48;
 
-/// Lives a life that a seed chooses.
+/// Runs the life of a seed.
 pub fn schedule(seed: u64) {
     let mut rng = Rng::new(seed);
     let actions = rng.below(300) as u32;
     live(&mut Random { rng, actions });
 }
 
-/// Lives a life that bytes choose.
+/// Runs the life that a fuzzer's input describes.
 pub fn fuzz(data: &[u8]) {
     live(&mut Bytes(data));
 }
@@ -43,21 +43,21 @@ thread_local! {
     static SWITCHES: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
 }
 
-/// Returns how many times the last life gave a task the CPU, and how long it was: two lives that differ hardly agree in both.
+/// Returns task switches and duration of the last life. Different lives rarely agree in both.
 pub fn take_switches() -> (u64, u64) {
     SWITCHES.replace((0, 0))
 }
 
-/// How much may be wrong with the device.
+/// Class of faults of the device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Honesty {
-    /// Nothing is, but that it may be reset or unplugged.
+    /// No faults, but resets and hot-unplug.
     Works,
-    /// Commands, registers and resets fail, and it may die.
+    /// Commands, registers and resets may fail, and the device may die.
     Fails,
-    /// What it writes may be anything.
+    /// In addition, its DMA writes may contain arbitrary data.
     Lies,
-    /// It writes to memory after its death. Such a device does not lie as well, and is not bound again (H-2).
+    /// It continues DMA after its death. Such a device does not lie, and is not bound again (H-2).
     WritesOn,
 }
 
@@ -113,7 +113,7 @@ impl Life {
                 self.rig
                     .shared
                     .set_liar(Some(Box::new(Changes { rng, often })));
-                // It may say that it has not what it has.
+                // A corrupted completion may report the failure of a command that was executed.
                 sim::memory::set_strict(false);
             }
             _ => {}
@@ -160,7 +160,7 @@ impl Life {
         }
     }
 
-    /// Starts programs, and a task that sends by the client.
+    /// Starts programs, and a task that posts to the queue pair of the client.
     fn tasks<F>(&self, choices: &mut dyn Choices, ulp: &Rc<Ulp<F>>) -> Vec<sim::TaskId>
     where
         F: Fn(*mut ib_core::ffi::ib_device) -> kernel::error::Result<Objects> + 'static,
@@ -175,7 +175,7 @@ impl Life {
         tasks
     }
 
-    /// Checks a device without users.
+    /// Checks a device that has no users.
     fn check_device(&self) {
         if self.honesty == Honesty::Works
             && !self.hurries
@@ -319,7 +319,7 @@ impl Life {
                 (When::Reset, then)
             }
         };
-        // Each command without interrupt takes 30 s and succeeds (D-6): more than one have tasks wait for minutes.
+        // A lost interrupt may cost a wait of 30 s. Several would make tasks wait for minutes.
         let times = if then.no_interrupt {
             1
         } else {
@@ -334,7 +334,7 @@ impl Life {
     }
 }
 
-/// A program that makes some calls, and ends.
+/// Runs two programs in turn, each of which makes random calls.
 fn program(seed: u64, trust: Trust) {
     let rng = Rng::new(seed);
     let mut choices = Random {
@@ -375,14 +375,14 @@ fn send<F: Fn(*mut ib_core::ffi::ib_device) -> kernel::error::Result<Objects>>(
         });
         sim::sleep(rng.below(SECOND / 1000));
     }
-    // Some may never end (D-1, D-2), and are in use until then.
+    // Requests that have not completed are in use. Some may never complete (D-1, D-2).
     std::mem::forget(requests);
 }
 
-/// A device that changes some of what it writes.
+/// Corrupts random DMA writes of the device.
 struct Changes {
     rng: Rng,
-    /// In how many of 256 writes.
+    /// Number of writes out of 256 that are corrupted.
     often: u64,
 }
 

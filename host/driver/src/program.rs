@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Programs that use the device as rdma-core's library of EFA does: verbs by calls, the rest through [rings](crate::rings).
+//! Programs that use the device like rdma-core's EFA provider: verbs and [rings](crate::rings).
 
 use efa_hw::io::{Cdesc, RxDesc};
 use ib_core::{
@@ -18,14 +18,14 @@ use crate::{
     rings::{Cq, Peer, Qp, Ring, Sge, WQE},
 };
 
-/// The Q_Key of all queue pairs here.
+/// The Q_Key of all queue pairs in the tests.
 pub const QKEY: u32 = 0x1111;
 
 /// `IBV_QUERY_DEVICE_*`: bits of `device_caps`.
 const HAS_EVENTS: u32 = 1 << 2;
 const HAS_COUNTERS: u32 = 1 << 8;
 
-/// Returns the bytes of a structure of the interface.
+/// Returns the bytes of a structure of the user ABI.
 fn bytes<T>(value: &T) -> &[u8] {
     // SAFETY: These structures have integers only, and no padding.
     unsafe { core::slice::from_raw_parts(core::ptr::from_ref(value).cast(), size_of::<T>()) }
@@ -39,7 +39,7 @@ fn bytes_mut<T>(value: &mut T) -> &mut [u8] {
 
 /// A program with a context. Its calls fail as those of a [`Process`].
 pub struct Program {
-    /// The file that is open.
+    /// The open device file.
     pub process: Process,
     sub_cqs: u16,
     device_caps: u32,
@@ -86,7 +86,7 @@ impl Program {
         self.process.alloc_pd(&[], bytes_mut(&mut response))
     }
 
-    /// Creates a completion queue, and maps its ring unless that is in memory of the program.
+    /// Creates a completion queue, and maps its ring unless the program provides the memory.
     ///
     /// # Errors
     ///
@@ -137,7 +137,7 @@ impl Program {
         })
     }
 
-    /// Creates a queue pair with one completion queue, and maps its rings. Not ready to be used: see [`Program::bring_up`].
+    /// Creates a queue pair, in the reset state until [`Program::bring_up`], and maps its rings.
     ///
     /// # Errors
     ///
@@ -208,7 +208,7 @@ impl Program {
         })
     }
 
-    /// Changes the state of a queue pair, an `IB_QPS_*`, with the attributes that it needs.
+    /// Moves a queue pair to a state, an `IB_QPS_*`, with the required attributes.
     ///
     /// # Errors
     ///
@@ -218,7 +218,7 @@ impl Program {
         self.process.modify_qp(id, &mut attr, mask, &[], &mut [])
     }
 
-    /// Makes a queue pair ready to receive and to send.
+    /// Moves a queue pair through INIT and RTR to RTS.
     ///
     /// # Errors
     ///
@@ -228,7 +228,7 @@ impl Program {
             .try_for_each(|state| self.modify_qp(qp.id, *state))
     }
 
-    /// Creates an address handle; returns the device's number as well.
+    /// Creates an address handle. Returns its id, and its number in the device.
     ///
     /// # Errors
     ///
@@ -240,7 +240,7 @@ impl Program {
         Ok((id, response.efa_address_handle))
     }
 
-    /// Registers memory to be read and written locally; returns the key as well.
+    /// Registers memory for local reads and writes. Returns the id and the local key.
     ///
     /// # Errors
     ///
@@ -251,7 +251,7 @@ impl Program {
         Ok((id, keys.local))
     }
 
-    /// Registers a DMA buffer.
+    /// Registers a dma-buf. Returns the id and the local key.
     ///
     /// # Errors
     ///
@@ -261,7 +261,7 @@ impl Program {
         Ok((id, keys.local))
     }
 
-    /// Creates a completion counter with its two values at these addresses.
+    /// Creates a completion counter, whose two values are at these addresses.
     ///
     /// # Errors
     ///
@@ -277,26 +277,26 @@ impl Program {
     }
 }
 
-/// Access to memory that only its own program uses.
+/// Access flags of regions for local use only.
 const LOCAL: u32 = ib::ib_access_flags_IB_ACCESS_LOCAL_WRITE;
 
-/// The states of a queue pair on its way to be ready.
+/// State transitions that make a queue pair ready to send.
 pub const UP: [u32; 3] = [
     ib::ib_qp_state_IB_QPS_INIT,
     ib::ib_qp_state_IB_QPS_RTR,
     ib::ib_qp_state_IB_QPS_RTS,
 ];
 
-/// Returns the GID of the device, by which it is its own peer.
+/// Returns the GID of the device, for use as its own peer.
 ///
 /// # Errors
 ///
-/// - [`ENODEV`] if there is none.
+/// - [`ENODEV`] if no device is registered.
 pub fn own_gid() -> Result<[u8; 16]> {
     registry::gid(registry::registered().ok_or(ENODEV)?)
 }
 
-/// Returns the attributes of a queue pair in a state, and their mask.
+/// Returns the attributes for a transition to a state, and their mask.
 pub fn qp_attr(state: u32) -> (ib::ib_qp_attr, u32) {
     let mut attr: ib::ib_qp_attr = zeroed();
     attr.qp_state = state;
@@ -322,22 +322,22 @@ pub struct Objects {
     pub pd: u32,
     /// Its completion queue.
     pub cq: Cq,
-    /// Its queue pair, which is ready.
+    /// Its queue pair, in the RTS state.
     pub qp: Qp,
     /// Its address handle, for the device itself.
     pub ah: u32,
-    /// By which the device is its own peer.
+    /// Address of the device as its own peer.
     pub peer: Peer,
     /// Its memory region.
     pub mr: u32,
     /// The registered memory.
     pub sge: Sge,
-    /// All of its memory.
+    /// Its memory, part of which is registered.
     pub memory: Memory,
 }
 
 impl Objects {
-    /// Creates all of these.
+    /// Creates the program and its objects.
     ///
     /// # Errors
     ///
@@ -370,7 +370,7 @@ impl Objects {
         })
     }
 
-    /// The ids and kinds of those that have [details](Process::details).
+    /// Returns ids and kinds of the objects that have [details](Process::details).
     pub fn with_details(&self) -> [(u32, Kind); 3] {
         [
             (self.cq.id, Kind::Cq),

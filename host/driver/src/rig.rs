@@ -15,7 +15,7 @@ use crate::{
     known,
 };
 
-/// All kinds of devices.
+/// All profiles of devices.
 pub const PROFILES: [Profile; 5] = [
     Profile::Efa0,
     Profile::Efa1,
@@ -24,15 +24,15 @@ pub const PROFILES: [Profile; 5] = [
     Profile::Efa4,
 ];
 
-/// A second, of virtual time.
+/// One second of virtual time, in nanoseconds.
 pub const SECOND: u64 = 1_000_000_000;
 
-/// After how long the kernel reports a task that waits.
+/// Time after which the kernel reports a hung task, in nanoseconds.
 const HUNG: u64 = 120 * SECOND;
 
 const LEFT: &str = "the driver leaves something";
 
-/// Complaints that follow from an object that is not destroyed.
+/// Complaints that are consequences of an object that is not destroyed.
 const FOLLOWS: [&str; 5] = [
     "restrack: ",
     " entries of mappings left",
@@ -41,7 +41,7 @@ const FOLLOWS: [&str; 5] = [
     LEFT,
 ];
 
-/// Returns the name of a result as programs of a guest have it.
+/// Returns the name of a result in the notation of the tests in a guest.
 pub fn name_of(result: Result) -> String {
     match result {
         Ok(()) => "ok".into(),
@@ -59,7 +59,7 @@ pub struct Rig {
     mapped: usize,
 }
 
-/// Runs `f` in a machine with a device, and [checks](Rig::end) what is left.
+/// Runs `f` in a machine with a device, and then makes the checks of [`Rig::end`].
 pub fn run<R: 'static>(profile: Profile, policy: Policy, f: impl FnOnce(&mut Rig) -> R) -> R {
     let result = run_without_end(profile, policy, |mut rig| {
         let result = f(&mut rig);
@@ -81,14 +81,14 @@ pub fn run_without_end<R: 'static>(
     trace_device(log);
     // A machine that loads the module would behave differently from the next one with the same seed.
     if bindings::registered_driver().is_null() {
-        // For good, as its statics outlive it.
+        // It is never unloaded, as its statics outlive an unload.
         crate::load().expect("memory").leak();
     }
     sim::run(policy, || f(Rig::new(Config::new(profile, 1))))
 }
 
 impl Rig {
-    /// Of a device that refuses what devices are guessed to refuse.
+    /// Creates a device that also makes the checks that hardware is only guessed to make.
     fn new(mut config: Config) -> Self {
         let overrides = std::mem::replace(&mut config.overrides, Overrides::guesses());
         config.overrides.merge(overrides);
@@ -111,7 +111,7 @@ impl Rig {
         }
     }
 
-    /// Returns what the device knows of itself.
+    /// Returns the state of the device model.
     pub fn device(&self) -> State {
         self.shared.with(|device, _, _| device.state())
     }
@@ -120,7 +120,7 @@ impl Rig {
     ///
     /// # Errors
     ///
-    /// Those of the driver.
+    /// Errors of the driver.
     pub fn probe(&mut self) -> Result {
         self.slot.probe()
     }
@@ -130,12 +130,12 @@ impl Rig {
         self.slot.remove();
     }
 
-    /// Resets the function by sysfs.
+    /// Resets the function through sysfs.
     pub fn reset(&self) {
         self.slot.reset();
     }
 
-    /// Suspends and resumes; the power is off in between.
+    /// Suspends and resumes the device, with a power cycle in between.
     pub fn sleep(&self) {
         self.slot.sleep(|| {
             self.shared
@@ -143,13 +143,13 @@ impl Rig {
         });
     }
 
-    /// Reports an error of the bus.
+    /// Reports a bus error to the driver.
     pub fn bus_error(&self, is_permanent: bool) {
         let reset = || self.shared.with(|device, machine, _| device.reset(machine));
         self.slot.bus_error(is_permanent, reset);
     }
 
-    /// Returns a line of the file `state` in debugfs.
+    /// Returns the value of a field in the debugfs file `state`.
     pub fn state(&self, what: &str) -> Option<String> {
         let state = kernel::debugfs::read("efa/0000:00:05.0/state")?;
         let mut lines = state.lines();
@@ -157,7 +157,7 @@ impl Rig {
         line.map(str::to_owned)
     }
 
-    /// Waits until the device is not being reset, and checks that no command is left in flight.
+    /// Waits until the device is not in reset, and checks that no command is in flight.
     pub fn check_quiet(&self) {
         // The work that handles a failure may not have started yet.
         sim::sleep(1_000_000);
@@ -170,7 +170,7 @@ impl Rig {
         assert_eq!(in_flight, "0", "commands in flight");
     }
 
-    /// Checks that an honest device, which is up, has nothing to complain about, and nothing left of programs.
+    /// Checks that a device in state `up` has no protocol errors, and no objects of programs.
     pub fn check_device(&self) {
         if self.state("state").as_deref() != Some("up") {
             return;
@@ -184,8 +184,8 @@ impl Rig {
         assert_eq!(left, (0, 0, 0, 0), "objects are left in the device");
     }
 
-    /// Returns what the kernel would report of an unbound device: warnings, accesses to memory that is not mapped, tasks that hang, and
-    /// BARs, interrupts and managed resources that are left.
+    /// Returns the problems of an unbound device: warnings, DMA to unmapped memory, hung tasks, and
+    /// leaked BARs, interrupts and managed resources.
     fn complaints(&self) -> Vec<String> {
         let mut complaints = kernel::take_warnings();
         complaints.extend(sim::memory::take_violations());
@@ -199,8 +199,8 @@ impl Rig {
         complaints
     }
 
-    /// As [`Rig::remove`]. If a [known finding](crate::known) explains a complaint, this abandons the machine: work of a lost object
-    /// would run in freed memory.
+    /// As [`Rig::remove`], but abandons the machine if a [known finding](crate::known) explains a
+    /// complaint: work items of a leaked object would run in freed memory.
     pub fn remove_unless_known(&mut self) {
         self.remove();
         let (known, mut unknown): (Vec<_>, Vec<_>) = self
@@ -223,7 +223,7 @@ impl Rig {
         self.end();
     }
 
-    /// Unbinds the device. Then no memory, mapping, interrupt, BAR or managed resource is left, and the kernel has nothing to report.
+    /// Unbinds the device, and checks for leaked memory, mappings and resources, and for warnings.
     pub fn end(mut self) {
         if self.slot.is_bound() {
             self.remove();
@@ -246,7 +246,7 @@ fn check_none(complaints: &[String]) {
 
 impl Drop for Rig {
     fn drop(&mut self) {
-        // The driver's work would use the function after its memory is freed.
+        // The driver's work items would access the function after its memory is freed.
         if self.slot.is_bound() && !std::thread::panicking() {
             self.remove();
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Rings that programs have mapped: work requests, and completions of them.
+//! Rings that programs map: work queues and completion queues.
 
 use efa_hw::io::{
     Cdesc, CdescFlags, CqDb, OpType, QueueType, RemoteMemAddr, RxDesc, RxLkeyCtrl, TxBufDesc,
@@ -11,29 +11,29 @@ use kernel::error::{code::*, Result};
 
 use crate::program::QKEY;
 
-/// Bytes of a send work request.
+/// Size of a send work request in bytes.
 pub(crate) const WQE: usize = 64;
 
 /// A completion queue of a program.
 pub struct Cq {
-    /// The object.
+    /// Id of the object.
     pub id: u32,
-    /// The device's number of it.
+    /// Its number in the device.
     pub index: u16,
     pub(crate) ring: Option<Mapping>,
     pub(crate) doorbell: Option<(Mapping, usize)>,
     pub(crate) depth: usize,
-    /// Completions taken of each of its rings.
+    /// Number of completions that were consumed from each of its rings.
     pub(crate) consumed: Vec<usize>,
-    /// Events taken.
+    /// Number of events that were acknowledged.
     pub(crate) events: u8,
 }
 
 /// A queue pair of a program.
 pub struct Qp {
-    /// The object.
+    /// Id of the object.
     pub id: u32,
-    /// The number by which peers know it.
+    /// The queue pair number, by which peers address it.
     pub number: u32,
     pub(crate) send: Option<Ring>,
     pub(crate) recv: Option<Ring>,
@@ -60,7 +60,7 @@ impl Ring {
     }
 }
 
-/// Where a peer is, of which all are reached by one address handle.
+/// Address of a peer: an address handle and a queue pair number.
 #[derive(Clone, Copy)]
 pub struct Peer {
     /// The number of the address handle in the device.
@@ -80,16 +80,16 @@ pub struct Sge {
     pub key: u32,
 }
 
-/// The end of a work request.
+/// Completion of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// By what the program knows the work request.
+    /// Id of the work request, as it was posted.
     pub id: u16,
-    /// How it ended, a `CompStatus`.
+    /// Its status, a `CompStatus`.
     pub status: u8,
-    /// Whether it was a receive.
+    /// Whether the work request was a receive.
     pub is_recv: bool,
-    /// Bytes received.
+    /// Number of bytes received.
     pub length: u16,
 }
 
@@ -98,7 +98,7 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// - [`EINVAL`] if the queue pair receives nothing, [`EFAULT`] if the device was removed.
+    /// - [`EINVAL`] if there is no receive queue, [`EFAULT`] if the device was removed.
     pub fn post_recv(&mut self, id: u16, sge: Sge) -> Result {
         let entry = RxDesc {
             buf_addr: sge.addr,
@@ -156,7 +156,7 @@ impl Qp {
         self.post(id, OpType::Send, peer, &[local(sge)])
     }
 
-    /// Posts a write of local memory to memory of a peer, or a read of it.
+    /// Posts an RDMA write from local to remote memory, or an RDMA read in the other direction.
     ///
     /// # Errors
     ///
@@ -193,7 +193,7 @@ fn local(sge: Sge) -> [u8; 16] {
 }
 
 impl Cq {
-    /// Takes a completion, if there is one. A queue whose ring is not mapped has none.
+    /// Polls one completion. A queue whose ring is not mapped returns none.
     ///
     /// # Errors
     ///
@@ -207,7 +207,7 @@ impl Cq {
             let mut raw = [0; Cdesc::SIZE];
             ring.read(entry, &mut raw)?;
             let flags = CdescFlags::from_raw(raw[CDESC_FLAGS_OFFSET]);
-            // Changes with each round, of which the first has a 1.
+            // The phase bit toggles with each round of the ring. It is 1 in the first round.
             if flags.phase == (*consumed & self.depth == 0) {
                 *consumed += 1;
                 let cdesc = Cdesc::decode(&raw);
@@ -222,7 +222,7 @@ impl Cq {
         Ok(None)
     }
 
-    /// Has the next completion raise an event. Nothing happens for a queue without events.
+    /// Requests an event for the next completion. Does nothing for a queue without events.
     ///
     /// # Errors
     ///
@@ -240,7 +240,7 @@ impl Cq {
         doorbell.write32(*offset, value.into_raw())
     }
 
-    /// Takes note of an event that has come.
+    /// Acknowledges an event that was received.
     pub fn ack_event(&mut self) {
         self.events = self.events.wrapping_add(1);
     }

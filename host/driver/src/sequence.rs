@@ -2,8 +2,8 @@
 
 //! Sequences of verbs and faults that a guest repeats: `make host-diff`.
 //!
-//! A seed chooses the steps. This module plays them, and records what each step shows of the driver. `tests/host-diff/play.py` plays the
-//! recorded steps in a guest, and compares.
+//! A seed determines the steps. This module runs them, and records the reaction of the driver to
+//! each. `tests/host-diff/play.py` repeats the recorded steps in a guest, and compares the results.
 
 use efa_hw::aenq::AenqGroup;
 use efa_model::{Death, Profile};
@@ -21,16 +21,16 @@ use crate::{
     rig::{self, name_of, Rig},
 };
 
-/// Attributes of the device, as `play.py` and `effects.py` have them: no events come by themselves, and a command may take 1.5 s.
+/// Device attributes, as in `play.py` and `effects.py`: no keep-alives, command timeout of 1.5 s.
 pub const ATTRIBUTES: &str = r#"{"keep_alive_ms": 0, "admin_timeout": 15, "reset_timeout": 10}"#;
 
 /// A peer's GID.
 const PEER: [u8; 16] = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7];
 
-/// Most steps of a sequence.
+/// Limit on the random steps of a sequence.
 const MOST: u64 = 24;
 
-/// Verbs. Those that make something come several times.
+/// Verbs. Those that create objects are repeated, to make them more likely.
 const VERBS: [&str; 26] = [
     "alloc_pd",
     "alloc_pd",
@@ -60,7 +60,7 @@ const VERBS: [&str; 26] = [
     "close",
 ];
 
-/// Opcodes and effects of rules.
+/// Opcodes of injected rules. The effects are below.
 const OPCODES: [&str; 18] = [
     "ANY",
     "ANY",
@@ -81,7 +81,7 @@ const OPCODES: [&str; 18] = [
     "DEALLOC_PD",
     "DEALLOC_UAR",
 ];
-// Not a delay: the order of commands in flight would depend on the guest's speed.
+// No delay: with one, the order of commands in flight would depend on the guest's speed.
 const AT_ONCE: [&str; 3] = [
     r#"{"status": "UNKNOWN_ERROR"}"#,
     r#"{"status": "RESOURCE_ALLOCATION_FAILURE"}"#,
@@ -94,7 +94,7 @@ const WAITING: [&str; 4] = [
     r#"{"after_reset": true}"#,
 ];
 
-/// A program and what it has, the newest of each kind last.
+/// A program and its objects, the newest of each kind last.
 #[derive(Default)]
 struct Player {
     program: Option<Program>,
@@ -107,7 +107,7 @@ struct Player {
     counters: Vec<u32>,
 }
 
-/// Destroys the newest of some objects. It stays if that fails.
+/// Destroys the newest object of a list. On an error it stays in the list.
 fn destroy(program: &Program, objects: &mut Vec<u32>) -> Result {
     program.process.destroy(*objects.last().ok_or(ENOENT)?)?;
     objects.pop();
@@ -115,7 +115,7 @@ fn destroy(program: &Program, objects: &mut Vec<u32>) -> Result {
 }
 
 impl Player {
-    /// Calls a verb. `ENOENT` is for what lacks an object.
+    /// Calls a verb. Returns `ENOENT` if a required object is missing.
     fn call(&mut self, verb: &str) -> Result {
         match verb {
             "counters" => {
@@ -178,7 +178,7 @@ impl Player {
     }
 }
 
-/// What a step is: a word, and for a fault the rule.
+/// Returns a random step: a word, and the rule of an injected fault.
 fn step(rng: &mut Rng, waits: &mut bool) -> Value {
     match rng.below(48) {
         0 => json!(["fatal_error"]),
@@ -186,7 +186,7 @@ fn step(rng: &mut Rng, waits: &mut bool) -> Value {
         2 => json!(["rebind"]),
         3 => json!(["reset"]),
         4..=9 => {
-            // Few of these, as a guest waits in real time.
+            // At most one of these, as a guest waits in real time.
             let then = if !*waits && rng.one_in(3) {
                 *waits = true;
                 rng.pick(&WAITING)
@@ -218,8 +218,8 @@ fn play(rig: &mut Rig, player: &mut Player, step: &Value) -> String {
     "ok".into()
 }
 
-/// Plays the sequence of a seed. Returns what it is and what each step has shown: its result, what the device did, and the
-/// state of the driver after it.
+/// Runs the sequence of a seed. Returns the steps, each with its result, the trace of the device
+/// and the state of the driver afterwards.
 pub fn record(seed: u64) -> Value {
     let mut rng = Rng::new(seed);
     let profile = rng.pick(&[Profile::Efa3, Profile::Efa4]);

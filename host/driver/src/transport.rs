@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Carries out work requests: each device has itself as its only peer.
+//! Executes work requests. Each device is its own only peer.
 //!
-//! Nothing is lost, late or out of order, and no time passes. The emulator's `fabric` is the one that has a network.
+//! No loss, delay or reordering, and no time passes. The emulator's `fabric` models a network.
 
 use efa_hw::io::CompStatus;
 use efa_model::Operation;
@@ -13,7 +13,7 @@ use efa_model::{
 
 use crate::hardware::Machine;
 
-/// Carries out all work requests that are posted. Returns whether there were any.
+/// Executes all posted work requests. Returns whether there were any.
 pub(crate) fn run(device: &mut Device, machine: &mut Machine) -> bool {
     let mut any = false;
     loop {
@@ -54,7 +54,7 @@ fn collect(machine: &mut Machine, from: &[Segment]) -> Option<Vec<u8>> {
 
 fn status(refusal: Refusal) -> CompStatus {
     match refusal {
-        // The sender does not learn of it.
+        // The drop is not reported to the sender.
         Refusal::Drop => CompStatus::Ok,
         Refusal::NotReady => CompStatus::RemoteRnr,
         Refusal::Status(status) => status,

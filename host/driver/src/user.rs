@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! A program that does anything, and checks what it gets.
+//! A program that makes random calls, and checks their results.
 
 use ib_core::{dmabuf, umem::Memory};
 use kernel::{
@@ -15,27 +15,27 @@ use crate::{
     rings::{Cq, Peer, Qp, Sge},
 };
 
-/// Bytes of its memory.
+/// Size of a program's memory in bytes.
 const MEMORY: usize = 64 << 10;
 
-/// How long a call may take: a command, and all that follows from a dead device.
+/// Time limit of a call in ns: a command timeout, and the handling of a dead device.
 const PATIENCE: u64 = 130 * SECOND;
 
-/// What a user may expect of the device.
+/// Expectations of a user on the device.
 #[derive(Clone, Copy, Default)]
 pub struct Trust {
-    /// Calls fail only because the device is removed or reset.
+    /// Whether calls fail only because of a removal or reset of the device.
     pub works: bool,
 }
 
-/// A program and what it has.
+/// A program and its objects.
 pub struct User {
     program: Program,
     memory: Memory,
     buffer: i32,
     pds: Vec<u32>,
     cqs: Vec<Cq>,
-    /// Each with whether it was brought up.
+    /// Queue pairs, and whether each was brought up.
     qps: Vec<(Qp, bool)>,
     ahs: Vec<(u32, Peer)>,
     mrs: Vec<(u32, Sge)>,
@@ -43,7 +43,7 @@ pub struct User {
     posted: u16,
 }
 
-/// The kinds of what [`User::act`] does.
+/// Number of kinds of actions in [`User::act`].
 const ACTIONS: u64 = 16;
 
 impl User {
@@ -51,7 +51,7 @@ impl User {
     ///
     /// # Errors
     ///
-    /// Those of a [`Program`].
+    /// Errors of a [`Program`].
     pub fn new() -> Result<Self> {
         Ok(Self {
             program: Program::new()?,
@@ -67,17 +67,17 @@ impl User {
         })
     }
 
-    /// Does something.
+    /// Performs a random action.
     ///
     /// # Panics
     ///
-    /// If it takes too long, or fails although it should not.
+    /// If the action takes too long, or fails unexpectedly.
     pub fn act(&mut self, choices: &mut dyn Choices, trust: Trust) {
         let start = sim::now();
         let result = self.try_to_act(choices);
         let took = sim::now() - start;
         assert!(took < PATIENCE, "a call has taken {} s", took / SECOND);
-        // An allocation may have failed meanwhile.
+        // An injected allocation failure may be the reason as well.
         if let (true, Err(error)) = (trust.works && !sim::has_failed(), result) {
             assert!(is_expected(error), "{error:?} from a device that works");
         }
@@ -147,7 +147,7 @@ impl User {
         Ok(())
     }
 
-    /// Posts a receive, and a send to a queue pair of its own.
+    /// Posts a receive, or a send or RDMA operation to a queue pair of its own.
     fn post(&mut self, choices: &mut dyn Choices) -> Result {
         let qpn = some(choices, &self.qps).map(|(qp, _)| qp.number);
         let (Some(qpn), Some((_, peer)), Some((_, sge))) =
@@ -165,7 +165,7 @@ impl User {
         let which = choices.below(self.qps.len() as u64) as usize;
         let (qp, is_up) = &mut self.qps[which];
         if !*is_up {
-            // A device reports the doorbell as an error of its driver.
+            // The device would report the doorbell as an error of the driver.
             return Ok(());
         }
         self.posted = self.posted.wrapping_add(1);
@@ -176,7 +176,7 @@ impl User {
         }
     }
 
-    /// Takes completions, and asks for an event.
+    /// Polls completions, and requests an event.
     fn poll(&mut self) -> Result {
         for cq in &mut self.cqs {
             for _ in 0..8 {
@@ -218,12 +218,12 @@ fn is_expected(error: Error) -> bool {
     [EIO, ENODEV, ENOENT, EFAULT, EBUSY, EINVAL].contains(&error) || error.to_errno() == EOPNOTSUPP
 }
 
-/// Returns one of some values, if there are any.
+/// Returns a random element, if there is one.
 fn some<'a, T>(choices: &mut dyn Choices, values: &'a [T]) -> Option<&'a T> {
     values.get(choices.below(values.len().max(1) as u64) as usize)
 }
 
-/// Destroys one of some objects.
+/// Destroys a random object of a list.
 fn destroy<T>(
     choices: &mut dyn Choices,
     all: &mut Vec<T>,

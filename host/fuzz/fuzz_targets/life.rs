@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Bytes say what programs, clients, the bus and the device do in one life.
+//! Fuzz target: bytes determine the actions of programs, clients, bus and device in one life.
 
 #![no_main]
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What the files of C in `efa_rs/ffi` do: static inlines and macros of the kernel, tracepoints, sizes of structures.
+//! Replaces the C files in `efa_rs/ffi`: static inlines, macros, tracepoints, sizes of structures.
 //!
 //! A crate that links a module with `efa_rs/ffi.rs` links this crate.
 
@@ -19,10 +19,10 @@ use kernel::{
     sim,
 };
 
-/// The end of a list, which the emulated core does not read.
+/// The terminator of a list that the emulated core does not read.
 struct Definitions(#[allow(dead_code)] MaybeUninit<[u64; 16]>);
 
-// SAFETY: It is constant.
+// SAFETY: The value is constant.
 unsafe impl Sync for Definitions {}
 
 #[no_mangle]
@@ -39,24 +39,24 @@ unsafe extern "C" fn efa_ib_mtu_int_to_enum(mtu: c_int) -> ffi::ib_mtu {
     }
 }
 
-// Messages that are built.
+// Netlink messages.
 
 #[no_mangle]
 unsafe extern "C" fn efa_nla_nest_driver(msg: *mut sk_buff) -> *mut nlattr {
-    // SAFETY: The driver gives a message that is being built.
+    // SAFETY: The driver passes a message under construction.
     let before = unsafe { (*msg).values.borrow().len() };
     Box::into_raw(Box::new(nlattr { before }))
 }
 
 #[no_mangle]
 unsafe extern "C" fn efa_nla_nest_end(_: *mut sk_buff, nest: *mut nlattr) {
-    // SAFETY: The nest is of `efa_nla_nest_driver`, and ends once.
+    // SAFETY: `efa_nla_nest_driver` has returned the nest, which ends once.
     drop(unsafe { Box::from_raw(nest) });
 }
 
 #[no_mangle]
 unsafe extern "C" fn efa_nla_nest_cancel(msg: *mut sk_buff, nest: *mut nlattr) {
-    // SAFETY: The message is being built. The nest is of `efa_nla_nest_driver`, and ends once.
+    // SAFETY: The message is valid. `efa_nla_nest_driver` has returned the nest, which ends once.
     unsafe {
         (*msg)
             .values
@@ -71,12 +71,12 @@ unsafe extern "C" fn rdma_nl_put_driver_u64_hex(
     name: *const c_char,
     value: u64,
 ) -> c_int {
-    // SAFETY: The driver gives a message that is being built.
+    // SAFETY: The driver passes a message under construction.
     let msg = unsafe { &*msg };
     if msg.values.borrow().len() >= msg.room {
         return -90;
     }
-    // SAFETY: The driver gives a string that ends with a zero byte.
+    // SAFETY: The driver passes a string that ends with a zero byte.
     let name = unsafe { core::ffi::CStr::from_ptr(name.cast()) };
     msg.values
         .borrow_mut()
@@ -88,7 +88,7 @@ unsafe extern "C" fn rdma_nl_put_driver_u64_hex(
 
 #[no_mangle]
 unsafe extern "C" fn efa_net_cookie(device: *const ffi::ib_device) -> u64 {
-    // SAFETY: The device has a namespace for as long as it is there.
+    // SAFETY: The device has a namespace as long as it exists.
     unsafe { (*registry::net_of(device.cast_mut())).net_cookie }
 }
 
@@ -99,7 +99,7 @@ unsafe extern "C" fn efa_get_net(cookie: u64) -> *mut net {
 
 #[no_mangle]
 unsafe extern "C" fn efa_put_net(net: *mut net) {
-    // SAFETY: The driver puts a namespace that it has got.
+    // SAFETY: The driver puts a reference that it holds.
     let references = unsafe { &(*net).references };
     references.set(references.get() - 1);
 }
@@ -111,7 +111,7 @@ unsafe extern "C" fn efa_udata_to_ucontext(udata: *mut ffi::ib_udata) -> *mut ff
     if udata.is_null() {
         return core::ptr::null_mut();
     }
-    // SAFETY: The core made `udata` for the call under way.
+    // SAFETY: The core has created `udata` for the current call.
     unsafe { uverbs::context_of(udata) }
 }
 
@@ -123,19 +123,19 @@ unsafe extern "C" fn efa_mmap_offset(entry: *const ffi::rdma_user_mmap_entry) ->
 
 #[no_mangle]
 unsafe extern "C" fn efa_pgprot_noncached(vma: *const vm_area_struct) -> pgprot_t {
-    // SAFETY: The core gives the area for the call under way.
+    // SAFETY: The core passes the area for the current call.
     unsafe { (*vma).vm_page_prot }
 }
 
 #[no_mangle]
 unsafe extern "C" fn efa_pgprot_writecombine(vma: *const vm_area_struct) -> pgprot_t {
-    // SAFETY: The core gives the area for the call under way.
+    // SAFETY: The core passes the area for the current call.
     unsafe { (*vma).vm_page_prot }
 }
 
 #[no_mangle]
 unsafe extern "C" fn efa_mmap_pages(vma: *mut vm_area_struct, pages: *mut c_void) -> c_int {
-    // SAFETY: The pages are allocated. The core gives the area for the call under way.
+    // SAFETY: The pages are allocated. The core passes the area for the current call.
     unsafe {
         bindings::get_pages(pages);
         (*vma).mapped = Some((pages as u64, true));
@@ -218,7 +218,7 @@ unsafe extern "C" fn efa_init_utsname(version: bool) -> *const c_char {
     name.as_ptr().cast()
 }
 
-/// How many CPUs there are.
+/// Number of CPUs.
 const CPUS: u32 = 2;
 
 #[no_mangle]
@@ -249,7 +249,7 @@ unsafe extern "C" fn efa_ring_ordered(value: u32, doorbell: *mut c_void) {
 
 #[no_mangle]
 unsafe extern "C" fn efa_alloc_user_pages(size: usize) -> *mut c_void {
-    // SAFETY: Each size is allowed.
+    // SAFETY: All sizes are allowed.
     unsafe { bindings::alloc_pages_exact(size) }
 }
 
@@ -260,7 +260,7 @@ unsafe extern "C" fn efa_dma_map(
     size: usize,
     address: *mut u64,
 ) -> c_int {
-    // SAFETY: The pages are allocated. `address` is a place of the caller.
+    // SAFETY: The pages are allocated. `address` points to a variable of the caller.
     unsafe { *address = sim::memory::map(pages.cast(), size) };
     0
 }
@@ -276,7 +276,7 @@ unsafe extern "C" fn efa_coherent_to_pfn(memory: *mut c_void) -> usize {
 }
 
 unsafe fn text<'a>(text: *const c_char, length: c_uint) -> &'a str {
-    // SAFETY: The tracepoint gives so many bytes of a string of Rust.
+    // SAFETY: The tracepoint passes address and length of a Rust string.
     unsafe { core::str::from_utf8_unchecked(core::slice::from_raw_parts(text, length as usize)) }
 }
 
@@ -292,7 +292,7 @@ unsafe extern "C" fn efa_trace_command_submitted(
     length: c_uint,
     id: u16,
 ) {
-    // SAFETY: The tracepoint gives so many bytes of a string of Rust.
+    // SAFETY: The tracepoint passes address and length of a Rust string.
     sim::log(format_args!("trace: {} submitted, id {id:#x}\n", unsafe {
         text(opcode, length)
     }));
@@ -306,7 +306,7 @@ unsafe extern "C" fn efa_trace_command_completed(
     status: u8,
     latency: u64,
 ) {
-    // SAFETY: The tracepoint gives so many bytes of a string of Rust.
+    // SAFETY: The tracepoint passes address and length of a Rust string.
     let opcode = unsafe { text(opcode, length) };
     sim::log(format_args!(
         "trace: {opcode} completed, status {status}, {latency} us\n"
@@ -324,7 +324,7 @@ unsafe extern "C" fn efa_trace_reset(
     reason: *const c_char,
     length: c_uint,
 ) {
-    // SAFETY: The tracepoint gives so many bytes of a string of Rust.
+    // SAFETY: The tracepoint passes address and length of a Rust string.
     sim::log(format_args!("trace: reset, {}\n", unsafe {
         text(reason, length)
     }));
@@ -336,6 +336,6 @@ unsafe extern "C" fn efa_trace_state(
     state: *const c_char,
     length: c_uint,
 ) {
-    // SAFETY: The tracepoint gives so many bytes of a string of Rust.
+    // SAFETY: The tracepoint passes address and length of a Rust string.
     sim::log(format_args!("trace: {}\n", unsafe { text(state, length) }));
 }

@@ -22,14 +22,14 @@ pub trait Client {
         false
     }
 
-    /// A device is registered. On an error the client has nothing to do with it.
+    /// Called when a device is registered. After an error the client is not called for it again.
     ///
     /// # Errors
     ///
-    /// Those of the client.
+    /// Errors of the client.
     fn add(&self, device: *mut ffi::ib_device) -> Result<*mut c_void>;
 
-    /// The device, for which [`Client::add`] has returned `data`, is about to go.
+    /// Called before the end of a device for which [`Client::add`] has returned `data`.
     fn remove(&self, device: *mut ffi::ib_device, data: *mut c_void);
 }
 
@@ -37,7 +37,7 @@ pub trait Client {
 #[derive(Clone)]
 pub(crate) struct Known(pub(crate) u32, Rc<dyn Client>);
 
-/// Tells a client of a device.
+/// Adds a device to a client.
 pub(crate) fn add_client(
     device: *mut ffi::ib_device,
     state: &State,
@@ -59,7 +59,7 @@ pub(crate) fn add_client(
         Ok(data) => {
             let mut all = state.client_data.borrow_mut();
             let entry = all.get_mut(number).expect("it was put there");
-            // A client of C has set its data itself.
+            // A client in C has set its data itself.
             entry.0 = if data.is_null() {
                 entry.0
             } else {
@@ -67,7 +67,7 @@ pub(crate) fn add_client(
             };
             entry.1 = true;
         }
-        // No other function of it is called.
+        // No other callback of the client is called for this device.
         Err(_) => {
             state.client_data.borrow_mut().remove(number);
             state.put();
@@ -76,7 +76,7 @@ pub(crate) fn add_client(
     state.client_data_rwsem.end_read();
 }
 
-/// Has a client leave a device.
+/// Removes a device from a client.
 pub(crate) fn remove_client(
     device: *mut ffi::ib_device,
     state: &State,
@@ -98,7 +98,7 @@ pub(crate) fn remove_client(
     }
 }
 
-/// Registers a client, which gets each device. Returns its number.
+/// Registers a client, and adds all devices to it. Returns its number.
 pub fn register_client(client: Rc<dyn Client>) -> u32 {
     let core = core();
     let number = core.next_client.get();
@@ -117,7 +117,7 @@ pub fn register_client(client: Rc<dyn Client>) -> u32 {
     number
 }
 
-/// Unregisters a client, after it has left all devices.
+/// Unregisters a client, and removes all devices from it.
 pub fn unregister_client(number: u32) {
     let core = core();
     core.clients_rwsem.write();
@@ -131,7 +131,7 @@ pub fn unregister_client(number: u32) {
     core.clients_rwsem.end_write();
     let states: Vec<_> = core.states.borrow().values().cloned().collect();
     for state in states {
-        // One that is being unregistered has its own way.
+        // The unregistration of a device removes its clients itself.
         if state.try_get() {
             remove_client(state.raw, &state, &known);
             state.put();
@@ -139,12 +139,12 @@ pub fn unregister_client(number: u32) {
     }
 }
 
-/// A client that has registered by the function of C.
+/// A client that was registered by `ib_register_client`.
 struct ClientOfC(*mut ffi::ib_client);
 
 impl Client for ClientOfC {
     fn takes_all(&self) -> bool {
-        // SAFETY: The client is valid while it is registered, and `clients_rwsem` is held, without which its registration does not end.
+        // SAFETY: The client is valid, as it stays registered while `clients_rwsem` is held.
         unsafe { (*self.0).no_kverbs_req() != 0 }
     }
 

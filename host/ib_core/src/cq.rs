@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Completion queues that the core polls for clients in the kernel, as `cq.c` does, and draining.
+//! Completion queues that the core polls for in-kernel clients, as in `cq.c`, and drains.
 
 use core::{
     cell::{Cell, RefCell},
@@ -19,10 +19,10 @@ use crate::{ffi::*, uverbs::zeroed, verbs};
 const BATCH: usize = 16;
 const BUDGET: c_int = 65_536;
 
-/// What the core has of a queue that it polls itself.
+/// State of a queue that the core polls itself.
 struct Polled {
     work: RefCell<sim::Work>,
-    /// Before it is initialized, and after it was cancelled, it must not be queued.
+    /// Whether `work` may be queued: it is initialized, and was not cancelled.
     is_ready: Cell<bool>,
 }
 
@@ -51,7 +51,7 @@ extern "C" fn completion_workqueue(cq: *mut ib_cq, _: *mut c_void) {
 
 fn poll_work(cq: usize) {
     let cq = cq as *mut ib_cq;
-    // SAFETY: The work, which `free_cq` disables before it destroys the queue, runs only while the queue is there.
+    // SAFETY: The work runs only while the queue exists, as `free_cq` disables it first.
     unsafe {
         let done = process(cq, BUDGET);
         let flags =
@@ -82,7 +82,7 @@ unsafe fn process(cq: *mut ib_cq, budget: c_int) -> c_int {
                 (*cq).wc
             };
             let count = (*(*cq).device).ops.poll_cq.unwrap()(cq, room as c_int, wcs);
-            // From here on the driver has no request of these.
+            // From here on the driver does not hold these requests.
             sim::point();
             for index in 0..count.max(0) as usize {
                 let wc = &mut *wcs.add(index);
@@ -97,10 +97,10 @@ unsafe fn process(cq: *mut ib_cq, budget: c_int) -> c_int {
     }
 }
 
-/// Polls a queue of `IB_POLL_DIRECT`, and calls the functions of the requests that have ended.
+/// Polls a queue of `IB_POLL_DIRECT`, and calls the functions of the completed requests.
 #[no_mangle]
 pub unsafe extern "C" fn ib_process_cq_direct(cq: *mut ib_cq, budget: c_int) -> c_int {
-    // SAFETY: By the contract of `ib_process_cq_direct`, the queue is there, and all its requests have a `wr_cqe`.
+    // SAFETY: By the contract of `ib_process_cq_direct`, the queue exists, and all its requests have a `wr_cqe`.
     unsafe { process(cq, budget) }
 }
 
@@ -115,7 +115,7 @@ pub unsafe fn alloc_cq(
         comp_vector: 0,
         flags: 0,
     };
-    // SAFETY: The caller guarantees that the device is registered; the queue is there until `free_cq`.
+    // SAFETY: The caller guarantees that the device is registered; the queue exists until `free_cq`.
     unsafe {
         let wcs = Box::into_raw(Box::new(zeroed::<[ib_wc; BATCH]>()));
         let prepare = |cq: *mut ib_cq| {
@@ -129,7 +129,7 @@ pub unsafe fn alloc_cq(
             (*cq).comp_handler = Some(completion_direct);
             return Ok(cq);
         }
-        // `irq_poll` for IB_POLL_SOFTIRQ is work as well, here.
+        // Here, `irq_poll` for IB_POLL_SOFTIRQ is a work item as well.
         (*cq).comp_handler = Some(completion_workqueue);
         sim::point();
         let work = RefCell::new(sim::Work::new(poll_work, cq as usize));
@@ -139,7 +139,7 @@ pub unsafe fn alloc_cq(
         });
         POLLED.with(|all| all.borrow_mut().insert(cq as usize, polled.clone()));
         (*device).ops.req_notify_cq.unwrap()(cq, ib_cq_notify_flags_IB_CQ_NEXT_COMP);
-        // Only now does the core say in which queue the work is queued.
+        // Only now does the core set the workqueue in which the work item is queued.
         sim::point();
         polled.is_ready.set(true);
         Ok(cq)
@@ -171,7 +171,7 @@ pub unsafe fn free_cq(cq: *mut ib_cq) {
     }
 }
 
-/// The work request by whose completion a queue is known to be drained.
+/// The work request whose completion shows that a queue is drained.
 #[repr(C)]
 struct Marker {
     cqe: ib_cqe,
@@ -179,23 +179,23 @@ struct Marker {
 }
 
 extern "C" fn drain_done(_: *mut ib_cq, wc: *mut ib_wc) {
-    // SAFETY: The marker is there until its function was called.
+    // SAFETY: The marker exists until its function was called.
     let marker = unsafe { &*(*wc).__bindgen_anon_1.wr_cqe.as_ref().cast::<Marker>() };
     marker.is_done.set(true);
 }
 
-/// What a drain may take, in nanoseconds: a command, the ends of a device that answers nothing, and a flush.
+/// Time limit of a drain in ns: a command, the handling of a silent device, and a flush.
 const DRAIN_BOUND: sim::Nanos = 300_000_000_000;
 
 /// As `__ib_drain_sq` and `__ib_drain_rq`: `post` posts the marker.
 ///
 /// # Panics
 ///
-/// If it does not end, where the core would wait for ever.
+/// If the drain exceeds its time limit, where the core would wait for ever.
 unsafe fn drain_queue(qp: *mut ib_qp, cq: *mut ib_cq, post: impl FnOnce(*mut ib_cqe) -> Result) {
     let mut attr: ib_qp_attr = zeroed();
     attr.qp_state = ib_qp_state_IB_QPS_ERR;
-    // SAFETY: The caller guarantees that both are there.
+    // SAFETY: The caller guarantees that both exist.
     unsafe {
         let mask = ib_qp_attr_mask_IB_QP_STATE;
         if let Err(error) = verbs::modify_qp(qp, &raw mut attr, mask, null_mut()) {
@@ -223,7 +223,7 @@ unsafe fn drain_queue(qp: *mut ib_qp, cq: *mut ib_cq, post: impl FnOnce(*mut ib_
 
 /// As `ib_drain_sq`.
 pub unsafe fn drain_sq(qp: *mut ib_qp) {
-    // SAFETY: The caller guarantees that the queue pair is there. The work request has the structure of the core's.
+    // SAFETY: The caller guarantees that the queue pair exists. The work request has the structure of the core's.
     unsafe {
         drain_queue(qp, (*qp).send_cq, |cqe| {
             let mut wr: ib_rdma_wr = zeroed();
@@ -241,7 +241,7 @@ pub unsafe fn drain_sq(qp: *mut ib_qp) {
 
 /// As `ib_drain_rq`.
 pub unsafe fn drain_rq(qp: *mut ib_qp) {
-    // SAFETY: The caller guarantees that the queue pair is there.
+    // SAFETY: The caller guarantees that the queue pair exists.
     unsafe {
         drain_queue(qp, (*qp).recv_cq, |cqe| {
             let mut wr: ib_recv_wr = zeroed();
@@ -258,7 +258,7 @@ pub unsafe fn drain_rq(qp: *mut ib_qp) {
 
 /// As `ib_drain_qp`.
 pub unsafe fn drain(qp: *mut ib_qp) {
-    // SAFETY: The caller guarantees that the queue pair is there.
+    // SAFETY: The caller guarantees that the queue pair exists.
     unsafe {
         drain_sq(qp);
         drain_rq(qp);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Devices: allocation, registration and its end, as `device.c` has them.
+//! Devices: allocation, registration and unregistration, as in `device.c`.
 
 use core::{
     cell::{Cell, RefCell},
@@ -54,7 +54,7 @@ unsafe extern "C" fn _ib_alloc_device(size: usize, net: *mut net) -> *mut ffi::i
     let raw: *mut ffi::ib_device = sim::memory::allocate(size, 8).cast();
     sim::count_live(1);
     let coredev: *mut ffi::ib_core_device = coredev(raw);
-    // SAFETY: The memory has just been allocated, and the assertion above has `ib_core_device` fit where `ib_device` has room.
+    // SAFETY: The memory is new. By the assertion above, `ib_core_device` fits into its field.
     unsafe {
         let mut dev = device::new(core::ptr::null());
         dev.release = Some(release);
@@ -97,7 +97,7 @@ unsafe extern "C" fn ib_dealloc_device(device: *mut ffi::ib_device) {
             warn(format!("restrack: {count} {kind} left"));
         }
     }
-    // SAFETY: The device has had this reference since `_ib_alloc_device`, and its driver gives it up.
+    // SAFETY: The driver gives up the reference that it has since `_ib_alloc_device`.
     unsafe { bindings::put_device(&raw mut coredev(device).dev) };
 }
 
@@ -106,7 +106,7 @@ unsafe extern "C" fn ib_set_device_ops(
     device: *mut ffi::ib_device,
     ops: *const ffi::ib_device_ops,
 ) {
-    // The core copies what is set; nothing was before.
+    // The core copies the fields that are set. None was set before.
     // SAFETY: By the contract of `ib_set_device_ops`, both are valid, and a table has integers and pointers only.
     unsafe { core::ptr::copy_nonoverlapping(ops, &raw mut (*device).ops, 1) };
 }
@@ -125,7 +125,7 @@ fn assign_name(device: *mut ffi::ib_device, pattern: *const c_char) -> Result {
     };
     core.devices_rwsem.write();
     let name = if pattern.contains('%') {
-        // The core has `sscanf` and `dev_set_name` read it.
+        // The core passes it to `sscanf` and `dev_set_name`.
         let is_number = pattern.matches('%').count() == 1 && pattern.contains("%d");
         assert!(is_number, "{pattern} is read as a format");
         (0..)
@@ -155,7 +155,7 @@ fn assign_name(device: *mut ffi::ib_device, pattern: *const c_char) -> Result {
     result
 }
 
-/// Asks the driver what the core has to know.
+/// Queries attributes and port of the device, and sets up its counters.
 unsafe fn setup(device: *mut ffi::ib_device, state: &State) -> Result {
     // SAFETY: The caller guarantees that the driver has set the device up; its functions get valid structures of the core.
     unsafe {
@@ -179,7 +179,7 @@ unsafe fn setup(device: *mut ffi::ib_device, state: &State) -> Result {
             && ops.get_port_immutable.is_some();
         (*device).set_kverbs_provider(mandatory.into());
 
-        // The core zeroes it, and gives a `uhw` without room.
+        // The core zeroes the attributes, and passes a `uhw` without room.
         let mut udata: ffi::ib_udata = core::mem::zeroed();
         to_result(ops.query_device.unwrap()(
             device,
@@ -206,7 +206,7 @@ unsafe fn setup(device: *mut ffi::ib_device, state: &State) -> Result {
         (*device).port_data = ports.as_mut_ptr();
         drop(ports);
 
-        // The cache.
+        // The queries with which the core fills its cache.
         let mut attr: ffi::ib_port_attr = core::mem::zeroed();
         to_result(ops.query_port.unwrap()(device, 1, &raw mut attr))?;
         for index in 0..immutable.gid_tbl_len {
@@ -283,7 +283,7 @@ unsafe fn enable(device: *mut ffi::ib_device, state: &Rc<State>) -> Result {
     result
 }
 
-/// Ends the registration of a device, if it is registered.
+/// Unregisters a device, if it is registered.
 fn unregister(device: *mut ffi::ib_device, state: &Rc<State>) {
     let core = core();
     state.unregistration.lock(true);
@@ -301,7 +301,7 @@ fn unregister(device: *mut ffi::ib_device, state: &Rc<State>) {
         while state.references.get() != 0 {
             sim::wait_for(Rc::as_ptr(state) as usize);
         }
-        // As the end of sysfs's files: those that are being read are waited for.
+        // Waits for readers of counters, as the removal of the files in sysfs does.
         let all = state.stats.take();
         while state.readers.get() != 0 {
             sim::wait_for(Rc::as_ptr(state) as usize);
@@ -317,7 +317,7 @@ unsafe extern "C" fn ib_unregister_device(device: *mut ffi::ib_device) {
     unregister(device, &state(device));
 }
 
-/// `%pA`, which is all that the driver prints by this.
+/// Supports the format `%pA` only, as the driver uses no other.
 #[no_mangle]
 unsafe extern "C" fn ibdev_info(
     device: *const ffi::ib_device,

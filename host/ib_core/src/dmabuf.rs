@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! DMA buffers: memory of another device, which can revoke it.
+//! dma-bufs: memory of another device, which can revoke it.
 
 use core::cell::RefCell;
 use std::rc::Rc;
@@ -17,7 +17,7 @@ use crate::{
     umem::{give, of, Pages, Umem},
 };
 
-/// What other devices offer as a DMA buffer.
+/// The exporter of a dma-buf, for another device.
 pub(crate) struct Exporter {
     pub(crate) pages: Rc<Pages>,
     pub(crate) reservation: RawLock,
@@ -28,12 +28,12 @@ thread_local! {
     static EXPORTERS: RefCell<Vec<Rc<Exporter>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Forgets what the machine before has left.
+/// Discards the state of the previous machine.
 pub(crate) fn start() {
     EXPORTERS.with(|exporters| exporters.borrow_mut().clear());
 }
 
-/// A DMA buffer that has a number in the process.
+/// Creates a dma-buf, and returns its number in the process.
 pub fn export(length: usize) -> c_int {
     let length = length.next_multiple_of(PAGE_SIZE);
     let pages = Rc::new(Pages {
@@ -51,13 +51,13 @@ pub fn export(length: usize) -> c_int {
     })
 }
 
-/// Revokes the memory of a DMA buffer.
+/// Revokes the memory of a dma-buf.
 pub fn revoke(number: c_int) {
     let exporter = EXPORTERS.with(|all| all.borrow()[number as usize].clone());
     exporter.reservation.lock(true);
     let attached = exporter.attached.borrow().clone();
     for umem in attached {
-        // SAFETY: The lock is held, without which `ib_umem_release` detaches and frees nothing that is attached.
+        // SAFETY: The lock is held, which `ib_umem_release` needs to detach and free memory.
         unsafe { revoke_locked(umem) };
     }
     exporter.reservation.unlock(true);

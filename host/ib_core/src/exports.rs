@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The functions of C that clients and drivers call for objects.
+//! C functions that clients and drivers call for objects.
 
 use core::ptr::null_mut;
 
@@ -12,7 +12,7 @@ use kernel::{
 
 use crate::{ffi::*, verbs};
 
-/// Returns a pointer, or an error as one.
+/// Converts a result to a pointer, or to an error pointer.
 fn pointer<T>(result: Result<*mut T>) -> *mut T {
     result.unwrap_or_else(Error::to_ptr)
 }
@@ -39,7 +39,7 @@ unsafe extern "C" fn ib_dealloc_pd_user(pd: *mut ib_pd, udata: *mut ib_udata) ->
 
 #[no_mangle]
 unsafe extern "C" fn rdma_create_ah(pd: *mut ib_pd, attr: *mut rdma_ah_attr, _: u32) -> *mut ib_ah {
-    // SAFETY: By the contract of `rdma_create_ah`, the domain is there and the attributes are valid.
+    // SAFETY: By the contract of `rdma_create_ah`, the domain exists and the attributes are valid.
     pointer(unsafe { verbs::create_ah_of(pd, attr, null_mut()) })
 }
 
@@ -88,7 +88,7 @@ unsafe extern "C" fn ib_create_qp_kernel(
 
 #[no_mangle]
 unsafe extern "C" fn ib_modify_qp(qp: *mut ib_qp, attr: *mut ib_qp_attr, mask: c_int) -> c_int {
-    // SAFETY: By the contract of `ib_modify_qp`, the queue pair is there and the attributes are valid.
+    // SAFETY: By the contract of `ib_modify_qp`, the queue pair exists and the attributes are valid.
     errno(unsafe { verbs::modify_qp(qp, attr, mask as u32, null_mut()) })
 }
 
@@ -103,7 +103,7 @@ unsafe extern "C" fn ib_alloc_mr(pd: *mut ib_pd, kind: ib_mr_type, pages: u32) -
     if kind != ib_mr_type_IB_MR_TYPE_MEM_REG {
         return EINVAL.to_ptr();
     }
-    // SAFETY: By the contract of `ib_alloc_mr`, the domain is there.
+    // SAFETY: By the contract of `ib_alloc_mr`, the domain exists.
     pointer(unsafe { verbs::alloc_mr(pd, pages) })
 }
 
@@ -121,7 +121,7 @@ unsafe extern "C" fn ib_map_mr_sg(
     offset: *mut c_uint,
     page_size: c_uint,
 ) -> c_int {
-    // SAFETY: By the contract of `ib_map_mr_sg`, the region is there, the list has `count` entries, and `offset` is null or valid.
+    // SAFETY: By the contract of `ib_map_mr_sg`, the region exists, the list has `count` entries, and `offset` is null or valid.
     unsafe {
         (*mr).page_size = page_size;
         (*(*mr).device).ops.map_mr_sg.expect("a function")(mr, list, count, offset)
@@ -144,7 +144,7 @@ unsafe extern "C" fn rdma_query_gid(
     }
 }
 
-/// Which changes of state unreliable datagrams have, of which the driver asks.
+/// Checks a state transition of unreliable datagrams, the only type that the driver asks for.
 #[no_mangle]
 unsafe extern "C" fn ib_modify_qp_is_ok(
     from: ib_qp_state,
@@ -195,7 +195,7 @@ unsafe extern "C" fn ib_sg_to_pages(
     if count == 0 {
         return -22;
     }
-    // SAFETY: By the contract of `ib_sg_to_pages`, the region is there, the list has `count` entries, and `offset` is null or valid.
+    // SAFETY: By the contract of `ib_sg_to_pages`, the region exists, the list has `count` entries, and `offset` is null or valid.
     unsafe {
         let size = u64::from((*mr).page_size);
         let mut skip = if offset.is_null() {
@@ -212,7 +212,7 @@ unsafe extern "C" fn ib_sg_to_pages(
                 one.dma_address + skip,
                 one.dma_address + u64::from(one.length),
             );
-            // Only the ends of the whole may be within a page.
+            // Only the first and the last address of the list may be within a page.
             if let Some(last) = last_end {
                 if last % size != 0 || start % size != 0 && last != start {
                     return index as c_int;

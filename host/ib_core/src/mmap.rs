@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What programs map: entries of a driver, by the page of their offset.
+//! Mappings of programs: entries of a driver, by the page of their offset.
 
 use core::{cell::RefCell, ptr::null_mut};
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use crate::ffi::{ib_ucontext, rdma_user_mmap_entry};
 type Entries = BTreeMap<usize, *mut rdma_user_mmap_entry>;
 
 thread_local! {
-    /// By context and page.
+    /// Entries by context and page.
     static ENTRIES: RefCell<BTreeMap<usize, Entries>> = const { RefCell::new(BTreeMap::new()) };
 }
 
@@ -25,7 +25,7 @@ pub(crate) fn start() {
     ENTRIES.with(|entries| entries.borrow_mut().clear());
 }
 
-/// Forgets a context, and says how many entries are left in it.
+/// Removes a context, and returns the number of entries that are left in it.
 pub(crate) fn end(context: *mut ib_ucontext) -> usize {
     ENTRIES.with(|entries| {
         entries
@@ -48,7 +48,7 @@ unsafe extern "C" fn rdma_user_mmap_entry_insert(
     ENTRIES.with(|entries| {
         let mut entries = entries.borrow_mut();
         let entries = entries.entry(context as usize).or_default();
-        // SAFETY: The caller passes a valid entry, and those in the table are there until their last reference is put.
+        // SAFETY: The caller passes a valid entry. An entry in the table exists until its last put.
         unsafe {
             let mut page = 0;
             for (start, other) in entries.iter() {
@@ -72,7 +72,7 @@ pub(crate) unsafe extern "C" fn rdma_user_mmap_entry_get(
     context: *mut ib_ucontext,
     vma: *mut vm_area_struct,
 ) -> *mut rdma_user_mmap_entry {
-    // SAFETY: The caller guarantees that the mapping is valid, and an entry in the table is there until its last reference is put.
+    // SAFETY: The caller passes a valid mapping. An entry in the table exists until its last put.
     unsafe {
         let page = (*vma).vm_pgoff;
         let found =
@@ -110,7 +110,7 @@ pub(crate) unsafe extern "C" fn rdma_user_mmap_entry_put(entry: *mut rdma_user_m
 #[no_mangle]
 unsafe extern "C" fn rdma_user_mmap_entry_remove(entry: *mut rdma_user_mmap_entry) {
     if !entry.is_null() {
-        // SAFETY: The entry is there, as the driver gives up the reference that it has since `rdma_user_mmap_entry_insert`.
+        // SAFETY: The entry exists, as the driver gives up its reference from the insertion.
         unsafe {
             (*entry).driver_removed = true;
             rdma_user_mmap_entry_put(entry);
@@ -132,7 +132,7 @@ unsafe extern "C" fn rdma_user_mmap_io(
         if (*vma).vm_end - (*vma).vm_start != size {
             return -22;
         }
-        // As long as it is mapped.
+        // The mapping has a reference to the entry.
         (*entry).ref_.refcount += 1;
         (*vma).mapped = Some(((pfn as u64) << PAGE_SHIFT, false));
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What the core knows: devices, clients and network namespaces.
+//! State of the core: devices, clients and network namespaces.
 
 use std::{
     cell::{Cell, RefCell},
@@ -20,24 +20,24 @@ use crate::{
     uverbs::{self, zeroed},
 };
 
-/// What the core knows of a device.
+/// State of a device in the core.
 pub(crate) struct State {
     pub(crate) raw: *mut ffi::ib_device,
     pub(crate) size: usize,
     pub(crate) references: Cell<u32>,
     pub(crate) unregistration: RawLock,
     pub(crate) client_data_rwsem: Rw,
-    /// The number of the client, its data, and whether it has been added.
+    /// By the number of each client: its data, and whether it has been added.
     pub(crate) client_data: RefCell<BTreeMap<u32, (usize, bool)>>,
     pub(crate) stats: RefCell<Vec<*mut ffi::rdma_hw_stats>>,
     /// The completion counters of each queue pair.
     pub(crate) attached: RefCell<BTreeMap<usize, Vec<*mut ffi::ib_comp_cntr>>>,
-    /// How many tasks read counters.
+    /// Number of tasks that read counters.
     pub(crate) readers: Cell<u32>,
-    /// How many objects there are of each kind.
+    /// Number of objects of each kind.
     pub(crate) objects: RefCell<BTreeMap<&'static str, i32>>,
     pub(crate) attr: Cell<(u32, u32)>,
-    /// Of each port, counted from 1.
+    /// Data of each port, counted from 1.
     pub(crate) ports: RefCell<Vec<ffi::ib_port_data>>,
 }
 
@@ -66,14 +66,14 @@ impl State {
 pub(crate) struct Core {
     pub(crate) devices_rwsem: Rw,
     pub(crate) clients_rwsem: Rw,
-    /// Those with a name.
+    /// Devices with a name.
     pub(crate) devices: RefCell<Vec<*mut ffi::ib_device>>,
     pub(crate) registered: RefCell<Vec<*mut ffi::ib_device>>,
     pub(crate) clients: RefCell<Vec<Known>>,
     pub(crate) next_client: Cell<u32>,
     pub(crate) states: RefCell<BTreeMap<usize, Rc<State>>>,
     pub(crate) nets: Vec<net>,
-    /// How many registrations of devices have succeeded.
+    /// Number of successful registrations of devices.
     pub(crate) registrations: Cell<u32>,
     pub(crate) refuses: Cell<bool>,
 }
@@ -82,12 +82,12 @@ thread_local! {
     static CORE: Cell<Option<&'static Core>> = const { Cell::new(None) };
 }
 
-/// The core of this machine.
+/// Returns the core of this machine.
 pub(crate) fn core() -> &'static Core {
     CORE.get().expect("a core")
 }
 
-/// Starts the core of a machine, with `ib_uverbs` as its only client. What the machine before has left is forgotten.
+/// Starts the core of a machine, with `ib_uverbs` as its only client. Discards the previous core.
 pub fn start() {
     let nets = (1..3).map(|net_cookie| net {
         net_cookie,
@@ -116,7 +116,7 @@ pub fn start() {
     mmap::start();
 }
 
-/// What the core knows of a device.
+/// Returns the state of a device.
 pub(crate) fn state(device: *mut ffi::ib_device) -> Rc<State> {
     core()
         .states
@@ -139,11 +139,11 @@ pub fn name(device: *mut ffi::ib_device) -> String {
         .into_owned()
 }
 
-/// Gives a device another name, as `ib_device_rename` does.
+/// Renames a device, as `ib_device_rename` does.
 ///
 /// # Panics
 ///
-/// If it is too long.
+/// If the name is too long.
 pub fn rename(device: *mut ffi::ib_device, name: &str) {
     // SAFETY: The device is allocated, and nothing else uses its name.
     let place = unsafe { &mut (*device).name };
@@ -179,7 +179,7 @@ pub fn get_net(cookie: u64) -> *mut net {
 ///
 /// # Errors
 ///
-/// Those of the driver.
+/// Errors of the driver.
 pub fn gid(device: *mut ffi::ib_device) -> Result<[u8; 16]> {
     let mut gid: ffi::ib_gid = zeroed();
     // SAFETY: The device is registered, so that the core has set its table in `ib_set_device_ops`.
@@ -207,12 +207,12 @@ impl Drop for Reference {
     }
 }
 
-/// Returns how many registrations of devices have succeeded.
+/// Returns the number of successful registrations of devices.
 pub fn registrations() -> u32 {
     core().registrations.get()
 }
 
-/// Has registrations of devices fail from now on, or not.
+/// Sets whether registrations of devices fail from now on.
 pub fn set_refuses(on: bool) {
     core().refuses.set(on);
 }

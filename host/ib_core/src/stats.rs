@@ -16,13 +16,13 @@ use crate::{
     registry::{state, State},
 };
 
-/// Has the driver allocate its counters, and reads them once.
+/// Lets the driver allocate its counters, and reads them once.
 ///
 /// # Safety
 ///
 /// The driver must have set the device up.
 pub(crate) unsafe fn setup_stats(device: *mut ffi::ib_device, state: &State) -> Result {
-    // SAFETY: The caller guarantees a device that is set up, and its driver returns counters of `rdma_alloc_hw_stats_struct`, or null.
+    // SAFETY: The device is set up. Its counters are of `rdma_alloc_hw_stats_struct`, or null.
     unsafe {
         let ops = &(*device).ops;
         for port in 0..2 {
@@ -37,7 +37,7 @@ pub(crate) unsafe fn setup_stats(device: *mut ffi::ib_device, state: &State) -> 
             let count = (*stats).num_counters;
             let got = ops.get_hw_stats.unwrap()(device, stats, port, count);
             if got != count {
-                // The core forgets those of a port here; this does not.
+                // The core leaks the counters of a port here; this does not.
                 free_stats(stats);
                 to_result(got)?;
                 warn("a driver gives too few counters".into());
@@ -49,11 +49,11 @@ pub(crate) unsafe fn setup_stats(device: *mut ffi::ib_device, state: &State) -> 
     Ok(())
 }
 
-/// Reads the counters of a device, port 0, or of its port; returns their names as well.
+/// Reads the counters of a device (port 0) or of its port. Returns names and values.
 ///
 /// # Errors
 ///
-/// Those of the driver.
+/// Errors of the driver.
 pub fn read_stats(device: *mut ffi::ib_device, port: u32) -> Result<Vec<(String, u64)>> {
     let state = state(device);
     let stats = *state.stats.borrow().get(port as usize).ok_or(EINVAL)?;

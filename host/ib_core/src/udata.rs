@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What a process passes to its driver, and gets from it.
+//! Driver-specific input and output of a process.
 
 use kernel::ffi::{c_int, c_void};
 
@@ -16,7 +16,7 @@ unsafe extern "C" fn _ib_copy_validate_udata_in(
     size: usize,
     minimum: usize,
 ) -> c_int {
-    // SAFETY: The input has as many bytes as it says and is not null, and the caller has room for `size`.
+    // SAFETY: The input is not null and has `inlen` bytes, and the caller has room for `size`.
     unsafe {
         let udata = &*udata;
         if udata.inlen < minimum {
@@ -41,7 +41,7 @@ unsafe extern "C" fn _ib_respond_udata(
     source: *const c_void,
     length: usize,
 ) -> c_int {
-    // SAFETY: The output has room for as many bytes as it says, and the source has `length`.
+    // SAFETY: The output has room for `outlen` bytes, and the source has `length`.
     unsafe {
         let udata = &*udata;
         if udata.outlen == 0 {

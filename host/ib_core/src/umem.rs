@@ -38,19 +38,19 @@ thread_local! {
     static IN_PIECES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Forgets what the machine before has left.
+/// Discards the state of the previous machine.
 pub(crate) fn start() {
     PAGES.with(|pages| pages.borrow_mut().clear());
     IN_PIECES.set(false);
     dmabuf::start();
 }
 
-/// Has each page be elsewhere for the device.
+/// Sets whether each page has a DMA mapping of its own, at another address.
 pub fn set_in_pieces(on: bool) {
     IN_PIECES.set(on);
 }
 
-/// Memory of a program. Its drop unmaps it; a driver keeps what it has pinned.
+/// Memory of a program. Its drop unmaps it, but memory that a driver has pinned stays allocated.
 pub struct Memory(Rc<Pages>);
 
 impl Memory {
@@ -68,17 +68,17 @@ impl Memory {
         self.0.start as u64
     }
 
-    /// What is there now.
+    /// Returns a copy of some bytes.
     pub fn read(&self, offset: usize, length: usize) -> Vec<u8> {
         assert!(offset + length <= self.0.length);
-        // SAFETY: The pages are there as long as `self`, and the assertion above keeps the access within them.
+        // SAFETY: The pages exist as long as `self`, and the assertion above keeps the access within them.
         unsafe { core::slice::from_raw_parts(self.0.start.add(offset), length).to_vec() }
     }
 
     /// Copies bytes to an offset.
     pub fn write(&self, offset: usize, bytes: &[u8]) {
         assert!(offset + bytes.len() <= self.0.length);
-        // SAFETY: The pages are there as long as `self`, and the assertion above keeps the access within them.
+        // SAFETY: The pages exist as long as `self`, and the assertion above keeps the access within them.
         unsafe {
             core::ptr::copy_nonoverlapping(bytes.as_ptr(), self.0.start.add(offset), bytes.len())
         };
@@ -95,16 +95,16 @@ impl Drop for Memory {
 #[repr(C)]
 pub struct Umem {
     pub(crate) core: ffi::ib_umem_dmabuf,
-    /// Where it is for the device, and how long.
+    /// DMA address and length of each piece.
     pub(crate) pieces: Vec<(u64, u64)>,
-    /// Addresses of its blocks.
+    /// DMA addresses of its blocks.
     pub(crate) blocks: RefCell<Vec<u64>>,
     mappings: RefCell<Vec<u64>>,
     pub(crate) exporter: Option<Rc<Exporter>>,
     _pages: Rc<Pages>,
 }
 
-/// Returns what a driver has pinned.
+/// Returns the pinned memory of a driver.
 ///
 /// # Safety
 ///
@@ -156,7 +156,7 @@ impl Umem {
         }
     }
 
-    /// Returns the pieces: where each is for the device, and its length.
+    /// Returns the pieces: DMA address and length of each.
     pub fn pieces(&self) -> &[(u64, u64)] {
         &self.pieces
     }
@@ -178,7 +178,7 @@ impl Umem {
         assert_eq!(blocks.len(), self.count(size), "blocks of {size} bytes");
     }
 
-    /// Copies addresses of blocks, from number `first` on, and returns how many these are.
+    /// Copies addresses of blocks, from number `first` on. Returns the number of addresses.
     pub fn copy_blocks(&self, first: usize, to: &mut [u64]) -> usize {
         let blocks = self.blocks.borrow();
         let rest = &blocks[first..];
@@ -220,7 +220,7 @@ pub(crate) fn give(umem: Result<Box<Umem>>, device: *mut ffi::ib_device) -> *mut
     }
 }
 
-/// What a process has given as a buffer for this purpose.
+/// Pins the buffer that a process has passed as attribute `which`, if any.
 unsafe fn attribute(
     attrs: *const ffi::uverbs_attr_bundle,
     which: u16,
@@ -277,7 +277,7 @@ unsafe extern "C" fn ib_umem_release(umem: *mut ffi::ib_umem) {
         return;
     }
     let umem: *mut Umem = umem.cast();
-    // SAFETY: By the contract of `ib_umem_release`, the memory is a box that `give` has given up, and the driver does not use it any more.
+    // SAFETY: By the contract of `ib_umem_release`, the memory is a box of `give`, not in use.
     unsafe {
         if let Some(exporter) = (*umem).exporter.clone() {
             exporter.reservation.lock(true);
@@ -309,7 +309,7 @@ unsafe extern "C" fn ib_umem_find_best_pgsz(
         if sizes == 0 {
             return 0;
         }
-        // No larger than what one block would do for.
+        // No larger than the smallest size with which one block covers the memory.
         let one = u64::BITS - ((virt + length - 1) ^ virt).leading_zeros();
         let mut mask = sizes & u64::MAX.checked_shl(one).unwrap_or(0);
         let mut at = virt;

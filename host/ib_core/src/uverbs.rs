@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What `ib_uverbs` has of devices and of files that are open.
+//! Devices and open files of `ib_uverbs`.
 //!
 //! When a device is removed, its programs keep their files. As in the kernel's `uverbs_destroy_ufile_hw`, the
 //! removal waits for calls that run, zaps the mappings of the device, and destroys all objects. Later
@@ -49,7 +49,7 @@ pub fn zeroed<T>() -> T {
     unsafe { core::mem::zeroed() }
 }
 
-/// The kinds of objects.
+/// Kind of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// A protection domain.
@@ -77,14 +77,14 @@ pub(crate) struct Uobject {
 }
 
 impl Uobject {
-    /// Destroys what the device has of it.
+    /// Destroys the object in the device.
     ///
     /// # Safety
     ///
     /// The object must exist, and must not be used any more.
     pub(crate) unsafe fn destroy(&self) -> Result {
         let raw = self.raw.get();
-        // The driver looks at no input of these.
+        // The driver does not read the input of these calls.
         // SAFETY: The caller guarantees that the object exists and is not in use; its kind is that of its creation.
         unsafe {
             let mut call = Call::new(null_mut(), &[], &mut []);
@@ -103,13 +103,13 @@ impl Uobject {
     }
 }
 
-/// A file that is open.
+/// An open device file.
 pub(crate) struct File {
     pub(crate) device: Rc<Device>,
     pub(crate) hw_destroy: Rw,
     pub(crate) context: Cell<*mut ib_ucontext>,
     pub(crate) objects: RefCell<Vec<Rc<Uobject>>>,
-    /// Ids of those that the end of the device has destroyed, which the program may destroy as well.
+    /// Ids of objects that ended with the device. The program may still destroy these.
     pub(crate) ended: RefCell<Vec<u32>>,
     pub(crate) next: Cell<u32>,
     pub(crate) vmas: RefCell<Vec<Vma>>,
@@ -118,7 +118,7 @@ pub(crate) struct File {
 /// A device file.
 pub(crate) struct Device {
     pub(crate) raw: Cell<*mut ib_device>,
-    /// How many calls are running.
+    /// Number of calls that are running.
     pub(crate) calls: Cell<u32>,
     pub(crate) files: RefCell<Vec<Rc<File>>>,
 }
@@ -127,7 +127,7 @@ thread_local! {
     pub(crate) static DEVICES: RefCell<Vec<Rc<Device>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Forgets what the machine before has left, and registers the client.
+/// Discards the state of the previous machine, and registers the client.
 pub(crate) fn start() {
     DEVICES.with(|devices| std::mem::forget(std::mem::take(&mut *devices.borrow_mut())));
     register_client(Rc::new(Programs));
@@ -159,7 +159,7 @@ impl Client for Programs {
         let Some(file) = DEVICES.with(find) else {
             return;
         };
-        // As `uverbs_disassociate_api_pre`: calls fail from here on, and those that run end.
+        // As `uverbs_disassociate_api_pre`: later calls fail, and running calls are waited for.
         file.raw.set(null_mut());
         sim::point();
         while file.calls.get() != 0 {
@@ -183,11 +183,11 @@ impl File {
         self.hw_destroy.write();
         let context = self.context.get();
         if !context.is_null() {
-            // SAFETY: The context is there until it is freed here, and its device until it has left `ib_uverbs`.
+            // SAFETY: The context exists until it is freed here, and its device until it has left `ib_uverbs`.
             unsafe {
                 let device = (*context).device;
                 let ops = &(*device).ops;
-                // Mappings of the device are undone, or the process has ended.
+                // Zaps mappings of the device, or all of them if the process has ended.
                 self.unmap(!is_removed);
                 if is_removed {
                     ops.disassociate_ucontext.expect("a function")(context);
@@ -195,7 +195,7 @@ impl File {
                 while !self.objects.borrow().is_empty() && self.clean_up() {}
                 if !self.objects.borrow().is_empty() {
                     warn("uverbs_destroy_ufile_hw: objects can't be destroyed".into());
-                    // They are forgotten, and their memory is lost: a queue may still have events.
+                    // They leak, as a queue may still have events.
                     core::mem::forget(self.objects.take());
                 }
                 ops.dealloc_ucontext.expect("a function")(context);
@@ -211,7 +211,7 @@ impl File {
         self.hw_destroy.end_write();
     }
 
-    /// Destroys what can be, the newest first; returns whether anything could.
+    /// Destroys objects, the newest first. Returns whether any destruction has succeeded.
     fn clean_up(&self) -> bool {
         let all: Vec<_> = self.objects.borrow().iter().rev().cloned().collect();
         let mut any = false;

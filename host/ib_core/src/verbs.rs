@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Objects of a device, as `verbs.c` creates and destroys them for programs and for clients in the kernel.
+//! Objects of a device, as `verbs.c` creates and destroys them for programs and in-kernel clients.
 //!
 //! The core counts the users of each object, and refuses the destruction of one that is in use.
 
@@ -15,7 +15,7 @@ use kernel::{
 
 use crate::{ffi::*, registry::state};
 
-/// Allocates what the driver says that its object takes, zeroed.
+/// Allocates a zeroed object of the size that the driver asks for.
 pub unsafe fn allocate<T>(size: usize) -> Result<*mut T> {
     sim::might_sleep("an object is allocated");
     if !sim::may_allocate() {
@@ -38,7 +38,7 @@ fn ops<'d>(device: *mut ib_device) -> &'d ib_device_ops {
     unsafe { &(*device).ops }
 }
 
-/// Allocates a protection domain; one for the kernel has a region for all memory.
+/// Allocates a protection domain. One for the kernel has a region for all memory.
 pub unsafe fn alloc_pd(device: *mut ib_device, udata: *mut ib_udata) -> Result<*mut ib_pd> {
     // SAFETY: The caller guarantees that the device is registered, and the domain has the size that the driver asks for.
     unsafe {
@@ -72,7 +72,7 @@ pub unsafe fn alloc_pd(device: *mut ib_device, udata: *mut ib_udata) -> Result<*
 
 /// Deallocates a protection domain.
 pub unsafe fn dealloc_pd(pd: *mut ib_pd, udata: *mut ib_udata) -> Result {
-    // SAFETY: The caller guarantees that the domain is there; the driver has given it up when it is freed.
+    // SAFETY: The caller guarantees that the domain exists; the driver has released it before it is freed.
     unsafe {
         if (*pd).usecnt.counter != 0 {
             return Err(EBUSY);
@@ -97,7 +97,7 @@ pub fn ignore(what: &str, result: Result) {
     }
 }
 
-/// Creates a completion queue. `prepare` sets what the driver is to find there.
+/// Creates a completion queue. `prepare` sets the fields that the driver reads.
 pub unsafe fn create_cq(
     device: *mut ib_device,
     attr: &ib_cq_init_attr,
@@ -128,9 +128,9 @@ pub unsafe fn create_cq(
     }
 }
 
-/// Destroys a completion queue. `ib_free_cq` destroys `by_post_destroy`, if the driver has that.
+/// Destroys a completion queue: by `post_destroy_cq` for `ib_free_cq`, if the driver has it.
 pub(crate) unsafe fn end_cq(cq: *mut ib_cq, udata: *mut ib_udata, by_post_destroy: bool) -> Result {
-    // SAFETY: The caller guarantees that the queue is there; the driver has given it up when it is freed.
+    // SAFETY: The caller guarantees that the queue exists; the driver has released it before it is freed.
     unsafe {
         if (*cq).usecnt.counter != 0 {
             return Err(EBUSY);
@@ -148,7 +148,7 @@ pub(crate) unsafe fn end_cq(cq: *mut ib_cq, udata: *mut ib_udata, by_post_destro
 
 /// As `ib_destroy_cq_user`.
 pub unsafe fn destroy_cq(cq: *mut ib_cq, udata: *mut ib_udata) -> Result {
-    // SAFETY: The caller guarantees that the queue is there.
+    // SAFETY: The caller guarantees that the queue exists.
     unsafe { end_cq(cq, udata, false) }
 }
 
@@ -158,7 +158,7 @@ pub unsafe fn create_qp(
     attr: &mut ib_qp_init_attr,
     udata: *mut ib_udata,
 ) -> Result<*mut ib_qp> {
-    // SAFETY: The caller guarantees that the domain and the queues in `attr` are there until the queue pair is destroyed.
+    // SAFETY: The caller guarantees that the domain and the queues in `attr` exist until the queue pair is destroyed.
     unsafe {
         let device = (*pd).device;
         let ops = ops(device);
@@ -182,7 +182,7 @@ pub unsafe fn create_qp(
 }
 
 unsafe fn count_users(qp: *mut ib_qp, by: c_int) {
-    // SAFETY: The caller guarantees that the queue pair is there, and the domain and queues that it counts outlive it.
+    // SAFETY: The caller guarantees that the queue pair exists, and the domain and queues that it counts outlive it.
     unsafe {
         (*(*qp).pd).usecnt.counter += by;
         for cq in [(*qp).send_cq, (*qp).recv_cq] {
@@ -200,7 +200,7 @@ pub unsafe fn modify_qp(
     mask: u32,
     udata: *mut ib_udata,
 ) -> Result {
-    // SAFETY: The caller guarantees that the queue pair is there, and that the attributes are valid.
+    // SAFETY: The caller guarantees that the queue pair exists, and that the attributes are valid.
     unsafe {
         to_result(ops((*qp).device).modify_qp.unwrap()(
             qp,
@@ -213,7 +213,7 @@ pub unsafe fn modify_qp(
 
 /// Destroys a queue pair.
 pub unsafe fn destroy_qp(qp: *mut ib_qp, udata: *mut ib_udata) -> Result {
-    // SAFETY: The caller guarantees that the queue pair is there; the driver has given it up when it is freed.
+    // SAFETY: The caller guarantees that the queue pair exists; the driver has released it before it is freed.
     unsafe {
         if (*qp).usecnt.counter != 0 {
             return Err(EBUSY);
@@ -238,7 +238,7 @@ pub unsafe fn create_ah(
     gid: &[u8; 16],
     udata: *mut ib_udata,
 ) -> Result<*mut ib_ah> {
-    // SAFETY: The caller guarantees that the domain is there; zeroes are valid attributes, and a GID is a union of numbers.
+    // SAFETY: The caller guarantees that the domain exists; zeroes are valid attributes, and a GID is a union of numbers.
     unsafe {
         let mut attr: rdma_ah_attr = core::mem::zeroed();
         *attr.grh.dgid.raw.as_mut() = *gid;
@@ -280,7 +280,7 @@ pub(crate) unsafe fn create_ah_of(
 
 /// Destroys an address handle.
 pub unsafe fn destroy_ah(ah: *mut ib_ah) -> Result {
-    // SAFETY: The caller guarantees that the handle is there; its domain counts it as a user, and so is there as well.
+    // SAFETY: The caller guarantees that the handle exists; its domain counts it as a user, and so exists as well.
     unsafe {
         let ops = ops((*ah).device);
         to_result(ops.destroy_ah.unwrap()(
@@ -294,9 +294,9 @@ pub unsafe fn destroy_ah(ah: *mut ib_ah) -> Result {
     Ok(())
 }
 
-/// Takes over a region that the driver has allocated.
+/// Sets the core's fields of a region that the driver has allocated, and counts it.
 pub unsafe fn take_mr(pd: *mut ib_pd, mr: *mut ib_mr) -> Result<*mut ib_mr> {
-    // SAFETY: The caller guarantees that the domain is there, and `mr` is an error or a region that the driver has just allocated.
+    // SAFETY: The caller guarantees that the domain exists, and `mr` is an error or a region that the driver has just allocated.
     unsafe {
         let mr = from_err_ptr(mr)?;
         (*mr).device = (*pd).device;
@@ -309,7 +309,7 @@ pub unsafe fn take_mr(pd: *mut ib_pd, mr: *mut ib_mr) -> Result<*mut ib_mr> {
 
 /// Deregisters a memory region.
 pub unsafe fn dereg_mr(mr: *mut ib_mr, udata: *mut ib_udata) -> Result {
-    // SAFETY: The caller guarantees that the region is there; its domain counts it as a user, and so is there as well.
+    // SAFETY: The caller guarantees that the region exists; its domain counts it as a user, and so exists as well.
     unsafe {
         let (pd, device) = ((*mr).pd, (*mr).device);
         to_result(ops(device).dereg_mr.unwrap()(mr, udata))?;
@@ -339,9 +339,9 @@ pub unsafe fn create_counter(
     }
 }
 
-/// Has a completion counter count operations of a queue pair, until that is destroyed.
+/// Attaches a completion counter to operations of a queue pair, until that is destroyed.
 pub unsafe fn attach_counter(qp: *mut ib_qp, counter: *mut ib_comp_cntr, mask: u32) -> Result {
-    // SAFETY: The caller guarantees that both are there; zeroes are valid attributes.
+    // SAFETY: The caller guarantees that both exist; zeroes are valid attributes.
     unsafe {
         let attach = ops((*qp).device).qp_attach_comp_cntr;
         let attach = attach.ok_or(Error::from_errno(-95))?;
@@ -362,7 +362,7 @@ pub unsafe fn attach_counter(qp: *mut ib_qp, counter: *mut ib_comp_cntr, mask: u
 
 /// Destroys a completion counter.
 pub unsafe fn destroy_counter(counter: *mut ib_comp_cntr) -> Result {
-    // SAFETY: The caller guarantees that the counter is there; the driver has given it up when it is freed.
+    // SAFETY: The caller guarantees that the counter exists; the driver has released it before it is freed.
     unsafe {
         if (*counter).usecnt.counter != 0 {
             return Err(EBUSY);
@@ -375,9 +375,9 @@ pub unsafe fn destroy_counter(counter: *mut ib_comp_cntr) -> Result {
     Ok(())
 }
 
-/// Allocates a region of so many pages, for work requests to register.
+/// Allocates a region of up to `pages` pages for fast registration.
 pub unsafe fn alloc_mr(pd: *mut ib_pd, pages: u32) -> Result<*mut ib_mr> {
-    // SAFETY: The caller guarantees that the domain is there, and the driver returns a region or an error.
+    // SAFETY: The caller guarantees that the domain exists, and the driver returns a region or an error.
     unsafe {
         let alloc = (*(*pd).device).ops.alloc_mr.ok_or(EINVAL)?;
         take_mr(pd, alloc(pd, ib_mr_type_IB_MR_TYPE_MEM_REG, pages))
@@ -386,7 +386,7 @@ pub unsafe fn alloc_mr(pd: *mut ib_pd, pages: u32) -> Result<*mut ib_mr> {
 
 /// As `ib_map_mr_sg`.
 pub unsafe fn map_mr_sg(mr: *mut ib_mr, list: &mut [scatterlist]) -> Result<usize> {
-    // SAFETY: The caller guarantees that the region is there, and the list is a slice.
+    // SAFETY: The caller guarantees that the region exists, and the list is a slice.
     unsafe {
         (*mr).page_size = 4096;
         let map = (*(*mr).device).ops.map_mr_sg.expect("a function");

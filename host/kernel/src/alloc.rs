@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Allocations, each of which may fail, and is counted until it is freed.
+//! Allocations. Each may fail, and is counted until it is freed.
 
 use core::{
     marker::Unsize,
@@ -8,11 +8,11 @@ use core::{
     pin::Pin,
 };
 
-/// There is no memory.
+/// Error of a failed allocation.
 #[derive(Clone, Copy, Debug)]
 pub struct AllocError;
 
-/// How to allocate.
+/// Allocation flags.
 pub mod flags {
     /// Flags of an allocation.
     #[derive(Clone, Copy)]
@@ -30,13 +30,13 @@ pub mod flags {
     pub const GFP_KERNEL: Flags = Flags(1);
     /// The caller may be in any context.
     pub const GFP_ATOMIC: Flags = Flags(2);
-    /// A failure is no reason for a message. The shim has none.
+    /// A failure prints no message. The shim never prints one.
     pub const __GFP_NOWARN: Flags = Flags(4);
     /// The memory is zeroed.
     pub const __GFP_ZERO: Flags = Flags(8);
 
     impl Flags {
-        /// Whether an allocation is to succeed.
+        /// Returns an error if the allocation must fail.
         pub(crate) fn allow(self) -> Result<(), super::AllocError> {
             if self.0 & GFP_KERNEL.0 != 0 {
                 sim::might_sleep("an allocation");
@@ -52,7 +52,7 @@ pub mod flags {
 
 use flags::Flags;
 
-/// Counts what is allocated.
+/// Counts an allocation as long as it exists.
 pub(crate) struct Counted(());
 
 impl Counted {
@@ -68,7 +68,7 @@ impl Drop for Counted {
     }
 }
 
-/// A box.
+/// An owned allocation.
 pub struct KBox<T: ?Sized>(Box<T>, Counted);
 
 impl<T: ?Sized + Unsize<U>, U: ?Sized> CoerceUnsized<KBox<U>> for KBox<T> {}
@@ -84,22 +84,22 @@ impl<T> KBox<T> {
         Ok(Self(Box::new(value), Counted::new()))
     }
 
-    /// There are zeroes, whether they were asked for or not.
+    /// Allocates memory. The shim always zeroes it.
     pub fn new_uninit(flags: Flags) -> Result<KBox<core::mem::MaybeUninit<T>>, AllocError> {
         flags.allow()?;
         let mut memory = Box::<T>::new_uninit();
-        // SAFETY: The box has room for one.
+        // SAFETY: The box has room for one `T`.
         unsafe { memory.as_mut_ptr().write_bytes(0, 1) };
         Ok(KBox(memory, Counted::new()))
     }
 
-    /// Gives the box up, and returns its pointer.
+    /// Converts the box to a raw pointer.
     pub fn into_raw(this: Self) -> *mut T {
         core::mem::forget(this.1);
         Box::into_raw(this.0)
     }
 
-    /// Makes a box of its pointer.
+    /// Converts a raw pointer back to a box.
     ///
     /// # Safety
     ///
@@ -114,7 +114,7 @@ impl<T> KBox<T> {
     }
 
     pub(crate) fn into_pointer(this: Pin<Self>) -> *mut T {
-        // SAFETY: It is not moved.
+        // SAFETY: The value is not moved.
         Self::into_raw(unsafe { Pin::into_inner_unchecked(this) })
     }
 
@@ -144,10 +144,10 @@ pub struct KVec<T>(Vec<T>);
 /// A vector of any size.
 pub type KVVec<T> = KVec<T>;
 
-/// There is no room for a value.
+/// Error of [`KVec::push_within_capacity`], with the value that does not fit.
 pub struct PushError<T>(pub T);
 
-/// There is nothing at an index.
+/// Error of [`KVec::remove`]: there is no value at the index.
 #[derive(Debug)]
 pub struct RemoveError;
 
@@ -157,7 +157,7 @@ impl<T> KVec<T> {
         Self(Vec::new())
     }
 
-    /// Returns an empty vector with room.
+    /// Returns an empty vector with room for `capacity` values.
     ///
     /// # Errors
     ///
@@ -168,12 +168,12 @@ impl<T> KVec<T> {
         Ok(this)
     }
 
-    /// Returns how many values there is room for.
+    /// Returns the number of values for which memory is allocated.
     pub fn capacity(&self) -> usize {
         self.0.capacity()
     }
 
-    /// Makes room for so many more values.
+    /// Makes room for `additional` more values.
     ///
     /// # Errors
     ///
@@ -197,7 +197,7 @@ impl<T> KVec<T> {
         Ok(())
     }
 
-    /// Returns so many copies of a value.
+    /// Returns a vector of `count` copies of a value.
     ///
     /// # Errors
     ///
@@ -216,7 +216,7 @@ impl<T> KVec<T> {
         self.0.pop()
     }
 
-    /// Removes the value at an index; those behind it move.
+    /// Removes the value at an index. Later values move down.
     ///
     /// # Errors
     ///

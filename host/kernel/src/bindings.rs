@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The functions of C that drivers call, and the types that these work on.
+//! C functions that drivers call, and their types.
 //!
-//! Each function does what the kernel documents for it, on the machine of this thread, as far as a
-//! driver can tell. What is left out is said at the function.
+//! Each function behaves as the kernel documents it, on the machine of this thread, as far as a
+//! driver can observe. Its documentation states what is left out.
 
 #![allow(
     clippy::missing_safety_doc,

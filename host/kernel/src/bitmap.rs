@@ -11,7 +11,7 @@ pub struct BitmapVec {
 }
 
 impl BitmapVec {
-    /// Returns a bitmap of so many bits, all clear.
+    /// Returns a bitmap of `bits` bits, all clear.
     ///
     /// # Errors
     ///
@@ -28,17 +28,17 @@ impl BitmapVec {
         self.words[bit / 64] >> (bit % 64) & 1 != 0
     }
 
-    /// Sets a bit. Panics if there is none.
+    /// Sets a bit. Panics if it is out of range.
     pub fn set_bit(&mut self, bit: usize) {
         self.words[bit / 64] |= 1 << (bit % 64);
     }
 
-    /// Clears a bit. Panics if there is none.
+    /// Clears a bit. Panics if it is out of range.
     pub fn clear_bit(&mut self, bit: usize) {
         self.words[bit / 64] &= !(1 << (bit % 64));
     }
 
-    /// Returns the first bit from `start` on that is clear.
+    /// Returns the first clear bit from `start` on.
     pub fn next_zero_bit(&self, start: usize) -> Option<usize> {
         (start..self.bits).find(|bit| !self.is_set(*bit))
     }

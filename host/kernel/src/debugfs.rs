@@ -23,7 +23,7 @@ use crate::{
 pub struct Dir(String);
 
 impl Dir {
-    /// Makes a directory at the top.
+    /// Creates a directory in the root.
     pub fn new(name: &CStr) -> Self {
         Self(name.to_string_lossy().into_owned())
     }
@@ -32,12 +32,12 @@ impl Dir {
         format!("{}/{}", self.0, name.to_string_lossy())
     }
 
-    /// Makes a directory in this one.
+    /// Creates a directory in this one.
     pub fn subdir(&self, name: &CStr) -> Self {
         Self(self.path(name))
     }
 
-    /// Makes a file that shows its data.
+    /// Creates a file that shows its data.
     pub fn read_only_file<T: Writer>(
         &self,
         name: &CStr,
@@ -51,7 +51,7 @@ impl Dir {
         )
     }
 
-    /// Makes a file that is read and written by two functions.
+    /// Creates a file that is read and written by two functions.
     pub fn read_write_callback_file<T, E>(
         &self,
         name: &CStr,
@@ -108,7 +108,7 @@ impl Dir {
 type Show<'a> = dyn Fn() -> String + 'a;
 type Write<'a> = dyn Fn(&[u8]) -> Result + 'a;
 
-/// A file as its readers and writers see it.
+/// The callbacks of a file for its readers and writers.
 struct Node {
     show: Box<Show<'static>>,
     write: Box<Write<'static>>,
@@ -175,8 +175,8 @@ impl<T> Drop for File<T> {
     }
 }
 
-/// What can be shown in a file.
+/// Data that a file can show.
 pub trait Writer {
-    /// Shows the data.
+    /// Formats the data.
     fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
 }

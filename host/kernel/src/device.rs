@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Devices, and what the context of a reference allows.
+//! Devices, and the contexts of references to them.
 
 use core::{marker::PhantomData, ops::Deref, pin::Pin};
 
@@ -13,16 +13,16 @@ use crate::{
     types::{ForeignOwnable, Opaque},
 };
 
-/// What is known of a device when a reference to it is used.
+/// The state of a device that a reference to it guarantees.
 pub trait DeviceContext {}
 
-/// Any reference.
+/// No state is guaranteed.
 pub struct Normal;
-/// It is bound to its driver.
+/// The device is bound to its driver.
 pub struct Bound;
-/// The driver core calls its driver.
+/// A callback of the driver core is running.
 pub struct Core<'a>(PhantomData<&'a ()>);
-/// The driver core itself.
+/// The reference is used by the driver core itself.
 pub struct CoreInternal<'a>(PhantomData<&'a ()>);
 
 impl DeviceContext for Normal {}
@@ -79,7 +79,7 @@ impl<Ctx: DeviceContext> Device<Ctx> {
         self.0.get()
     }
 
-    /// Takes a reference of C's.
+    /// Converts a pointer from C to a reference.
     ///
     /// # Safety
     ///
@@ -91,17 +91,17 @@ impl<Ctx: DeviceContext> Device<Ctx> {
 
     /// Returns the name.
     pub fn name(&self) -> &CStr {
-        // SAFETY: The device is valid, and so its name.
+        // SAFETY: The device is valid, and so is its name.
         unsafe { CStr::from_char_ptr((*self.raw()).init_name) }
     }
 }
 
 impl Device<CoreInternal<'_>> {
-    /// Initializes the driver's data.
+    /// Allocates and initializes the driver's data.
     ///
     /// # Errors
     ///
-    /// Those of the initializer, and `ENOMEM`.
+    /// Errors of the initializer, and `ENOMEM`.
     pub fn set_drvdata<T>(&self, data: impl pin_init::PinInit<T, Error>) -> Result {
         let data = KBox::pin_init(data, GFP_KERNEL)?;
         // SAFETY: The device is not shared yet.
@@ -115,7 +115,7 @@ impl Device<CoreInternal<'_>> {
     ///
     /// Data of this type must have been set.
     pub unsafe fn drvdata_borrow<T>(&self) -> Pin<&T> {
-        // SAFETY: The caller guarantees that this is what was set.
+        // SAFETY: The caller guarantees that data of this type was set.
         unsafe { Pin::new_unchecked(&*(*self.raw()).driver_data.cast::<T>()) }
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Memory that a device accesses.
+//! Coherent memory for DMA.
 
 use core::{
     ops::{Deref, DerefMut},
@@ -17,29 +17,29 @@ use crate::{
     page::PAGE_SIZE,
 };
 
-/// An address as the device sees it.
+/// An address in the address space of the device.
 pub type DmaAddress = u64;
 
 /// Attributes of mappings.
 pub mod attrs {
-    /// Attributes, which mean nothing here.
+    /// Attributes, which the shim ignores.
     #[derive(Clone, Copy)]
     pub struct Attrs(());
 
-    /// The memory is in one piece. That of the shim always is.
+    /// Contiguous memory. That of the shim always is.
     pub const DMA_ATTR_FORCE_CONTIGUOUS: Attrs = Attrs(());
 }
 
-/// Which addresses a device can reach. The shim checks none.
+/// The addresses that a device can access. The shim does not check accesses against them.
 #[derive(Clone, Copy)]
 pub struct DmaMask(u64);
 
 impl DmaMask {
-    /// Returns the mask of so many bits.
+    /// Returns the mask of `bits` bits.
     ///
     /// # Errors
     ///
-    /// - [`EINVAL`] unless there are 1 to 64.
+    /// - [`EINVAL`] unless `bits` is between 1 and 64.
     pub fn try_new(bits: u32) -> Result<Self> {
         match bits {
             1..=63 => Ok(Self((1 << bits) - 1)),
@@ -49,9 +49,9 @@ impl DmaMask {
     }
 }
 
-/// What accesses memory.
+/// A device that accesses memory.
 pub trait Device {
-    /// Sets which addresses the device can reach.
+    /// Sets the addresses that the device can access.
     ///
     /// # Safety
     ///
@@ -59,10 +59,10 @@ pub trait Device {
     ///
     /// # Errors
     ///
-    /// - [`EIO`] if these are less than 32 bits.
+    /// - [`EIO`] if the mask has less than 32 bits.
     unsafe fn dma_set_mask_and_coherent(&self, mask: DmaMask) -> Result;
 
-    /// Sets the size of the largest piece of memory. Does nothing.
+    /// Sets the maximum size of a segment. Does nothing.
     ///
     /// # Safety
     ///
@@ -85,7 +85,7 @@ impl Device for crate::pci::Device<Core<'_>> {
     unsafe fn dma_set_max_seg_size(&self, _: u32) {}
 }
 
-/// Memory that device and CPU see alike.
+/// Memory that device and CPU access coherently.
 pub struct Coherent<T: ?Sized> {
     memory: NonNull<T>,
     dma_address: DmaAddress,
@@ -120,7 +120,7 @@ impl<T> Coherent<T> {
         })
     }
 
-    /// The same with attributes.
+    /// As [`Coherent::zeroed_slice`], with attributes.
     ///
     /// # Errors
     ///
@@ -136,12 +136,12 @@ impl<T> Coherent<T> {
 }
 
 impl<T: ?Sized> Coherent<T> {
-    /// Returns the address as the device sees it.
+    /// Returns the address for the device.
     pub fn dma_address(&self) -> DmaAddress {
         self.dma_address
     }
 
-    /// Returns the address as the CPU sees it.
+    /// Returns the address for the CPU.
     pub fn as_mut_ptr(&self) -> *mut T {
         self.memory.as_ptr()
     }
@@ -161,12 +161,12 @@ impl<T: ?Sized> crate::io::Io for Coherent<T> {
 impl<T: ?Sized> Drop for Coherent<T> {
     fn drop(&mut self) {
         sim::memory::unmap(self.dma_address);
-        // SAFETY: It was allocated with this size.
+        // SAFETY: The memory was allocated with this size and alignment.
         unsafe { sim::memory::free(self.memory.as_ptr().cast(), self.size, PAGE_SIZE) };
     }
 }
 
-/// The same, which the device does not know of yet.
+/// Coherent memory whose address the device does not have yet.
 pub struct CoherentBox<T: ?Sized>(Coherent<T>);
 
 impl<T> CoherentBox<T> {

@@ -13,21 +13,21 @@ use crate::{
     ThisModule,
 };
 
-/// Which structure of C a kind of driver has.
+/// Layout of the C structure for a kind of driver.
 ///
 /// # Safety
 ///
 /// The structure must have a `device_driver` at the offset.
 pub unsafe trait DriverLayout {
-    /// The structure of C.
+    /// The C structure.
     type DriverType: Default;
     /// The data of a device that is bound.
     type DriverData<'bound>;
-    /// Where the `device_driver` is.
+    /// Offset of the `device_driver` in the structure.
     const DEVICE_DRIVER_OFFSET: usize;
 }
 
-/// How a kind of driver is registered.
+/// Registration of a kind of driver.
 ///
 /// # Safety
 ///
@@ -37,18 +37,18 @@ pub unsafe trait RegistrationOps: DriverLayout {
     ///
     /// # Safety
     ///
-    /// The driver must stay where it is until it is unregistered.
+    /// The driver must not move until it is unregistered.
     ///
     /// # Errors
     ///
-    /// Those of the bus.
+    /// Errors of the bus.
     unsafe fn register(
         driver: &Opaque<Self::DriverType>,
         name: &'static CStr,
         module: &'static ThisModule,
     ) -> Result;
 
-    /// Ends the registration.
+    /// Unregisters a driver.
     ///
     /// # Safety
     ///
@@ -56,7 +56,7 @@ pub unsafe trait RegistrationOps: DriverLayout {
     unsafe fn unregister(driver: &Opaque<Self::DriverType>);
 }
 
-/// A driver that its bus knows.
+/// A driver that is registered with its bus.
 pub struct Registration<T: RegistrationOps> {
     driver: Opaque<T::DriverType>,
     _pinned: PhantomPinned,
@@ -68,7 +68,7 @@ unsafe impl<T: RegistrationOps> Send for Registration<T> {}
 unsafe impl<T: RegistrationOps> Sync for Registration<T> {}
 
 impl<T: RegistrationOps> Registration<T> {
-    /// Registers a driver. The bus of the shim has one.
+    /// Registers a driver. The bus of the shim supports one.
     pub fn new(name: &'static CStr, module: &'static ThisModule) -> impl PinInit<Self, Error> {
         // SAFETY: All fields are initialized.
         unsafe {
@@ -82,7 +82,7 @@ impl<T: RegistrationOps> Registration<T> {
 
 impl<T: RegistrationOps> Drop for Registration<T> {
     fn drop(&mut self) {
-        // SAFETY: It was registered.
+        // SAFETY: The driver was registered.
         unsafe { T::unregister(&self.driver) };
     }
 }

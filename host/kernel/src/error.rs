@@ -10,10 +10,10 @@ use crate::ffi::c_int;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Error(NonZeroI32);
 
-/// A result, by default of nothing with an [`Error`].
+/// A result, by default of `()` and [`Error`].
 pub type Result<T = (), E = Error> = core::result::Result<T, E>;
 
-/// Errors by their names. The shim has those that its drivers use.
+/// Errors by their names. The shim defines those that its drivers use.
 pub mod code {
     use super::Error;
 
@@ -68,18 +68,18 @@ impl Error {
         }
     }
 
-    /// Makes an error of a negative number. Panics for any other, of which the kernel warns.
+    /// Converts a negative number to an error. Panics for other numbers, where the kernel warns.
     pub fn from_errno(errno: c_int) -> Self {
         assert!((-4095..0).contains(&errno), "{errno} is no error");
         Self::of(-errno)
     }
 
-    /// Returns the negative number.
+    /// Returns the negative error number.
     pub fn to_errno(self) -> c_int {
         self.0.get()
     }
 
-    /// Returns the error as a pointer.
+    /// Returns the error as an error pointer.
     pub fn to_ptr<T>(self) -> *mut T {
         self.0.get() as isize as *mut T
     }
@@ -118,7 +118,7 @@ impl From<fmt::Error> for Error {
     }
 }
 
-/// Makes a result of what functions of C return: an error if that is negative.
+/// Converts the return value of a C function to a result. Negative values are errors.
 pub fn to_result(errno: c_int) -> Result {
     if errno < 0 {
         Err(Error::from_errno(errno))
@@ -127,13 +127,13 @@ pub fn to_result(errno: c_int) -> Result {
     }
 }
 
-/// Makes of a result what functions of C return.
+/// Converts a result to the return value of a C function.
 pub fn from_result<T: From<i16>>(f: impl FnOnce() -> Result<T>) -> T {
     // CAST: Error numbers are below 4096.
     f().unwrap_or_else(|error| T::from(error.to_errno() as i16))
 }
 
-/// Tells an error from a pointer.
+/// Converts a pointer that may be an error pointer to a result.
 pub fn from_err_ptr<T>(pointer: *mut T) -> Result<*mut T> {
     match pointer as isize {
         errno @ -4095..=-1 => Err(Error::from_errno(errno as c_int)),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Devices of no bus.
+//! Devices of the faux bus.
 
 use crate::{
     bindings,
@@ -9,7 +9,7 @@ use crate::{
     str::{CStr, CStrExt},
 };
 
-/// A device of the faux bus. It is bound, and does no DMA.
+/// A device of the faux bus. It is always bound, and does no DMA.
 pub struct Device(bindings::device);
 
 // SAFETY: All tasks are in one thread.
@@ -24,7 +24,7 @@ impl AsRef<device::Device<Bound>> for Device {
     }
 }
 
-/// A faux device that exists. Its drop destroys it, and releases its resources.
+/// An existing faux device. Its drop destroys it, and releases its resources.
 pub struct Registration(Box<Device>);
 
 impl Registration {

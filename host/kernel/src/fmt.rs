@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Messages. The kernel's `Display` is a trait of its own, as it is implemented for types of the language.
+//! Formatting. As in the kernel, `Display` is a separate trait, for types of the language as well.
 
 pub use core::fmt::{Arguments, Debug, Error, Formatter, Result, Write};
 
-/// As that of the language, and also for texts of C.
+/// As [`core::fmt::Display`], and also for C strings.
 pub trait Display {
-    /// Shows the value.
+    /// Formats the value.
     fn fmt(&self, f: &mut Formatter<'_>) -> Result;
 }
 
-/// Shows what it refers to.
+/// Formats its value by the traits of this module.
 pub struct Adapter<T>(pub T);
 
 impl<T: Display> core::fmt::Display for Adapter<T> {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Initialization of what is allocated.
+//! Allocations that are initialized in place.
 
 use core::pin::Pin;
 
@@ -11,16 +11,16 @@ use crate::{
     error::{Error, Result},
 };
 
-/// Allocates, and initializes in place.
+/// Allocation with initialization in place.
 pub trait InPlaceInit<T>: Sized {
-    /// What owns the value.
+    /// The owner of the value.
     type Pinned;
 
     /// Allocates memory, and initializes it.
     ///
     /// # Errors
     ///
-    /// Those of the initializer, and `ENOMEM`.
+    /// Errors of the initializer, and `ENOMEM`.
     fn pin_init<E>(init: impl PinInit<T, E>, flags: Flags) -> Result<Self::Pinned>
     where
         Error: From<E>;
@@ -35,7 +35,7 @@ impl<T> InPlaceInit<T> for KBox<T> {
     {
         flags.allow()?;
         let mut place = Box::<T>::new_uninit();
-        // SAFETY: There is room, and it is initialized after that.
+        // SAFETY: The box has room for a `T`, which is initialized after that.
         unsafe {
             init.__pinned_init(place.as_mut_ptr())?;
             Ok(Pin::new_unchecked(Self::from_box(place.assume_init())))

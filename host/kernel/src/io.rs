@@ -4,18 +4,18 @@
 
 pub use crate::io_project;
 
-/// What is accessed.
+/// Target of an access.
 #[derive(Clone, Copy)]
 pub enum Place {
-    /// So many bytes of a BAR.
+    /// A BAR, and its length in bytes.
     Bar(u32, usize),
-    /// So many bytes of memory.
+    /// Memory, and its length in bytes.
     Memory(*mut u8, usize),
 }
 
 /// Memory or registers that a device shares with the CPU.
 pub trait Io {
-    /// Returns what is accessed. The kernel's trait has no such method.
+    /// Returns the target of accesses. The kernel's trait has no such method.
     fn place(&self) -> Place;
 
     /// Returns the length in bytes.
@@ -29,7 +29,7 @@ pub trait Io {
         self.len() == 0
     }
 
-    /// Writes 32 bits. Panics outside of the BAR, or of an alignment that the kernel refuses at build time.
+    /// Writes 32 bits. Panics for an offset that is out of bounds or not aligned.
     fn write32(&self, value: u32, offset: usize) {
         let Place::Bar(bar, length) = self.place() else {
             panic!("memory has no registers");
@@ -41,7 +41,7 @@ pub trait Io {
     /// Copies all of the memory to a slice of its length.
     fn copy_to_slice(&self, bytes: &mut [u8]) {
         let memory = memory(self.place(), bytes.len());
-        // SAFETY: The memory is as long, and the device accesses it by other means only.
+        // SAFETY: The memory has this length, and the device accesses it by raw pointers only.
         unsafe { core::ptr::copy_nonoverlapping(memory, bytes.as_mut_ptr(), bytes.len()) };
     }
 
@@ -60,11 +60,11 @@ fn memory(place: Place, expected: usize) -> *mut u8 {
     }
 }
 
-/// Part of a place.
+/// A part of shared memory.
 pub struct View(Place);
 
 impl View {
-    /// Returns part of memory, if it has all of that.
+    /// Returns a part of memory, if the range is within it.
     pub fn new(place: Place, range: core::ops::Range<usize>) -> Option<Self> {
         let Place::Memory(memory, length) = place else {
             return None;
@@ -87,21 +87,21 @@ pub mod poll {
         time::Delta,
     };
 
-    /// How many times `op` is called with the sleep that was asked for.
+    /// Number of calls of `op` with the requested sleep.
     const PROMPT: u32 = 8;
 
-    /// How many times after that, at most.
+    /// Limit on the calls after that.
     const MOST: u64 = 64;
 
     /// Calls `op` until `cond` holds for its result, with sleeps in between.
     ///
-    /// The kernel guarantees a last call after the timeout, and may sleep for longer than it was asked to. The
-    /// shim does so after a few calls, as many sleeps of a dead device would cost most of a test's time.
+    /// The kernel guarantees a last call after the timeout, and may sleep longer than requested.
+    /// The shim does so after a few calls, as many sleeps would dominate a test of a dead device.
     ///
     /// # Errors
     ///
     /// - [`ETIMEDOUT`] if the condition does not hold in time.
-    /// - Those of `op`.
+    /// - Errors of `op`.
     pub fn read_poll_timeout<T>(
         mut op: impl FnMut() -> Result<T>,
         mut cond: impl FnMut(&T) -> bool,

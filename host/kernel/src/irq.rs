@@ -4,18 +4,18 @@
 
 use core::marker::PhantomData;
 
-/// What a handler with a thread returns.
+/// Return value of a handler with a thread.
 #[derive(Clone, Copy)]
 pub enum ThreadedIrqReturn {
-    /// The interrupt was not its device's.
+    /// The interrupt is not from the device.
     None = 0,
     /// The interrupt was handled.
     Handled = 1,
-    /// The thread is to run.
+    /// The thread must run.
     WakeThread = 2,
 }
 
-/// An interrupt that may be requested.
+/// An interrupt that a driver may request.
 pub struct IrqRequest<'a> {
     pub(crate) irq: u32,
     pub(crate) device: PhantomData<&'a ()>,

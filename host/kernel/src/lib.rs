@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The `kernel` crate over a simulated machine: what drivers written for the kernel's crate of this name use.
+//! The `kernel` crate on a simulated machine, for drivers written for the kernel's crate.
 //!
 //! Types and functions have the names, signatures and contracts of the kernel's. Each does what the
-//! kernel guarantees, on the machine of [`sim`]; where it does less, its documentation says so.
-//! Everything is in one OS thread, so that `Send` and `Sync` are promises that the shim keeps trivially.
+//! kernel guarantees, on the machine of [`sim`]; its documentation states what it lacks. Everything
+//! is in one OS thread, so that `Send` and `Sync` hold trivially.
 
 #![feature(arbitrary_self_types, coerce_unsized, unsize)]
 
@@ -45,7 +45,7 @@ pub use self::{
     warning::{take_warnings, warn},
 };
 
-/// The types of C, as the kernel has them: `char` is unsigned, `long` is as long as a pointer.
+/// C types as in the kernel: `char` is unsigned, and `long` has the size of a pointer.
 #[allow(non_camel_case_types, missing_docs, reason = "names of C")]
 pub mod ffi {
     pub use core::ffi::c_void;
@@ -63,11 +63,11 @@ pub mod ffi {
 pub mod page {
     /// The size of a page as a power of two.
     pub const PAGE_SHIFT: usize = 12;
-    /// Bytes of a page.
+    /// Size of a page in bytes.
     pub const PAGE_SIZE: usize = 1 << PAGE_SHIFT;
 }
 
-/// What nearly every file of a driver uses.
+/// Items that nearly every file of a driver uses.
 pub mod prelude {
     pub use core::{
         mem::{align_of, size_of},

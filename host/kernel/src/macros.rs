@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Macros of the kernel crate that need no procedure.
+//! Declarative macros of the kernel crate.
 
 /// Prints an error of a device.
 #[macro_export]
@@ -14,7 +14,7 @@ macro_rules! dev_warn {
     ($dev:expr, $($rest:tt)+) => { $crate::device::print("warn", $dev, $crate::fmt!($($rest)+)) };
 }
 
-/// Prints what there is to know of a device.
+/// Prints information about a device.
 #[macro_export]
 macro_rules! dev_info {
     ($dev:expr, $($rest:tt)+) => { $crate::device::print("info", $dev, $crate::fmt!($($rest)+)) };
@@ -26,7 +26,7 @@ macro_rules! pr_err {
     ($($rest:tt)+) => { $crate::sim::log($crate::fmt!($($rest)+)) };
 }
 
-/// The structure of which this is a field.
+/// Returns a pointer to the structure that contains a field.
 #[macro_export]
 macro_rules! container_of {
     ($pointer:expr, $type:ty, $field:ident) => {
@@ -36,7 +36,7 @@ macro_rules! container_of {
     };
 }
 
-/// Makes the table of the PCI devices of a driver.
+/// Defines the table of the PCI devices of a driver.
 #[macro_export]
 macro_rules! pci_device_table {
     ($name:ident, $info:ty, [$(($id:expr, $data:expr)),* $(,)?]) => {
@@ -60,7 +60,7 @@ macro_rules! new_spinlock_irq {
     };
 }
 
-/// Makes a static mutex.
+/// Defines a static mutex.
 #[macro_export]
 macro_rules! global_lock {
     ($(#[$meta:meta])* unsafe(uninit) static $name:ident: Mutex<$type:ty> = $value:expr;) => {
@@ -82,7 +82,7 @@ macro_rules! new_condvar {
     };
 }
 
-/// Part of shared memory, or the error `ERANGE` for what is not all in there.
+/// Returns a part of shared memory, or fails with `ERANGE` if the range exceeds it.
 #[macro_export]
 macro_rules! io_project {
     ($memory:expr, [try: $range:expr]) => {

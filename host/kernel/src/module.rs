@@ -13,7 +13,7 @@ use crate::{
     init::InPlaceInit,
 };
 
-/// A module as C knows it, of which there is nothing to know.
+/// The C representation of a module, which is empty here.
 pub struct ThisModule;
 
 impl ThisModule {
@@ -23,7 +23,7 @@ impl ThisModule {
     }
 }
 
-/// What the macro `module!` says of a module.
+/// Metadata of a module, which the macro `module!` implements.
 pub trait ModuleMetadata {
     /// The module.
     const THIS_MODULE: ThisModule;
@@ -38,7 +38,7 @@ pub trait Module: Sized + Sync + Send {
     ///
     /// # Errors
     ///
-    /// Those of the module, which is not loaded then.
+    /// Errors of the module, which is not loaded then.
     fn init(module: &'static ThisModule) -> Result<Self>;
 }
 
@@ -74,11 +74,11 @@ impl Loaded {
     }
 }
 
-/// Loads a module. The macro `module!` makes a function `load` that calls this.
+/// Loads a module. The macro `module!` defines a function `load` that calls this.
 ///
 /// # Errors
 ///
-/// Those of the module's initialization.
+/// Errors of the module's initialization.
 pub fn load<M: InPlaceModule + 'static>() -> Result<Loaded> {
     let module: Pin<KBox<M>> = KBox::pin_init(M::init(&THIS_MODULE), GFP_KERNEL)?;
     // SAFETY: The module is not moved out of its box.
@@ -90,7 +90,7 @@ thread_local! {
     static PARAMETERS: RefCell<BTreeMap<&'static str, i64>> = const { RefCell::new(BTreeMap::new()) };
 }
 
-/// Sets a parameter of modules, as `/sys/module/*/parameters` does; without a value to the module's default.
+/// Sets a module parameter, as `/sys/module/*/parameters` does. `None` restores the default.
 pub fn set_parameter(name: &'static str, value: Option<i64>) {
     PARAMETERS.with(|all| match value {
         Some(value) => all.borrow_mut().insert(name, value),

@@ -37,7 +37,7 @@ derefs!(Device);
 
 impl<Ctx: DeviceContext> AsRef<crate::device::Device<Ctx>> for Device<Ctx> {
     fn as_ref(&self) -> &crate::device::Device<Ctx> {
-        // SAFETY: The device is part of it.
+        // SAFETY: The device is a field of the function.
         unsafe { &*(&raw const (*self.0.get()).dev).cast() }
     }
 }
@@ -49,7 +49,7 @@ impl<Ctx: DeviceContext> Device<Ctx> {
 }
 
 impl Device {
-    /// The bus and the number on it.
+    /// Returns the bus number, and the number on the bus.
     pub fn dev_id(&self) -> u16 {
         // SAFETY: The device is valid.
         unsafe { (*self.raw()).number }
@@ -75,7 +75,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// - [`EINVAL`] if there can be no such BAR.
+    /// - [`EINVAL`] if the number of the BAR is invalid.
     pub fn resource_start(&self, bar: u32) -> Result<u64> {
         self.resource_len(bar)?;
         Ok(bindings::bar_address(bar))
@@ -85,7 +85,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// - [`EINVAL`] if there can be no such BAR.
+    /// - [`EINVAL`] if the number of the BAR is invalid.
     pub fn resource_len(&self, bar: u32) -> Result<u64> {
         if bar > 5 {
             return Err(EINVAL);
@@ -99,7 +99,7 @@ impl Device<Core<'_>> {
     ///
     /// # Errors
     ///
-    /// None here.
+    /// None in the shim.
     pub fn enable_device_mem(&self) -> Result {
         // SAFETY: The device is valid.
         unsafe {
@@ -109,7 +109,7 @@ impl Device<Core<'_>> {
         Ok(())
     }
 
-    /// Lets the function access memory.
+    /// Makes the function a bus master.
     pub fn set_master(&self) {
         // SAFETY: The device is valid.
         unsafe { bindings::pci_set_master(self.raw()) }
@@ -137,7 +137,7 @@ impl Device<Bound> {
         };
         to_result(result).map_err(|_| EBUSY)?;
         if !sim::may_allocate() {
-            // SAFETY: It was just requested.
+            // SAFETY: The region was just requested.
             unsafe { bindings::pci_release_selected_regions(self.raw(), 1 << bar) };
             return Err(ENOMEM);
         }
@@ -173,7 +173,7 @@ impl Device<Bound> {
     }
 }
 
-/// Registers that are mapped.
+/// A mapped BAR.
 pub struct Bar<'a, const SIZE: usize> {
     pdev: &'a Device<Bound>,
     bar: u32,
@@ -187,30 +187,30 @@ impl<const SIZE: usize> crate::io::Io for Bar<'_, SIZE> {
 
 impl<const SIZE: usize> Drop for Bar<'_, SIZE> {
     fn drop(&mut self) {
-        // SAFETY: It was requested.
+        // SAFETY: `iomap_region_sized` has requested the region.
         unsafe { bindings::pci_release_selected_regions(self.pdev.raw(), 1 << self.bar) };
     }
 }
 
-/// A kind of interrupts.
+/// A type of interrupts.
 #[derive(Clone, Copy)]
 pub enum IrqType {
     /// MSI-X.
     MsiX,
 }
 
-/// A set of kinds of interrupts.
+/// A set of types of interrupts.
 #[derive(Clone, Copy, Default)]
 pub struct IrqTypes(());
 
 impl IrqTypes {
-    /// Adds a kind.
+    /// Adds a type.
     pub const fn with(self, _: IrqType) -> Self {
         self
     }
 }
 
-/// Vectors of a function.
+/// The allocated vectors of a function.
 pub struct IrqVectorRegistration<'a> {
     pdev: &'a Device<Bound>,
     count: u32,
@@ -225,7 +225,7 @@ impl IrqVectorRegistration<'_> {
         self.count == 0
     }
 
-    /// Returns how many vectors there are.
+    /// Returns the number of vectors.
     pub fn len(&self) -> usize {
         self.count as usize
     }
@@ -234,7 +234,7 @@ impl IrqVectorRegistration<'_> {
     ///
     /// # Errors
     ///
-    /// - [`EINVAL`] if there is none.
+    /// - [`EINVAL`] if the index is out of bounds.
     pub fn index(&self, index: usize) -> Result<IrqVector<'_>> {
         if index >= self.len() {
             return Err(EINVAL);
@@ -274,7 +274,7 @@ impl Vendor {
     }
 }
 
-/// Which devices a driver is for.
+/// The id of a device that a driver supports.
 #[derive(Clone, Copy)]
 pub struct DeviceId {
     /// The vendor id.
@@ -298,11 +298,11 @@ pub type IdTable<T> = &'static [(DeviceId, T)];
 
 /// A driver of PCI functions.
 pub trait Driver {
-    /// What the table says of a device.
+    /// Information of the driver in an entry of the table.
     type IdInfo: 'static;
     /// The data of a device that is bound.
     type Data<'bound>: Send + Sync + 'bound;
-    /// The devices.
+    /// Devices that the driver supports.
     const ID_TABLE: IdTable<Self::IdInfo>;
 
     /// Binds a device.
@@ -315,17 +315,17 @@ pub trait Driver {
     fn unbind<'bound>(pdev: &'bound Device<Core<'_>>, this: Pin<&Self::Data<'bound>>);
 }
 
-/// What the bus calls for a [`Driver`].
+/// Callbacks of the bus for a [`Driver`].
 pub struct Adapter<T: Driver>(PhantomData<T>);
 
-// SAFETY: As the driver core has it.
+// SAFETY: The offset is that of the field `driver`.
 unsafe impl<T: Driver> driver::DriverLayout for Adapter<T> {
     type DriverType = bindings::pci_driver;
     type DriverData<'bound> = T::Data<'bound>;
     const DEVICE_DRIVER_OFFSET: usize = offset_of!(bindings::pci_driver, driver);
 }
 
-// SAFETY: As above.
+// SAFETY: The driver is registered from the first function to the second one.
 unsafe impl<T: Driver> driver::RegistrationOps for Adapter<T> {
     unsafe fn register(
         driver: &Opaque<bindings::pci_driver>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Red-black trees, of which only the contract is the kernel's.
+//! Maps with the contract of the kernel's red-black trees.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::alloc::{flags::Flags, AllocError, Counted};
 /// A map, sorted by key.
 pub struct RBTree<K, V>(BTreeMap<K, (V, Counted)>);
 
-/// A node that is in no tree.
+/// A node outside of trees.
 pub struct RBTreeNode<K, V>(K, V, Counted);
 
 /// Memory for a node.
@@ -26,14 +26,14 @@ impl<K, V> RBTreeNodeReservation<K, V> {
         Ok(Self(Counted::new(), core::marker::PhantomData))
     }
 
-    /// Makes a node.
+    /// Converts the memory to a node.
     pub fn into_node(self, key: K, value: V) -> RBTreeNode<K, V> {
         RBTreeNode(key, value, self.0)
     }
 }
 
 impl<K, V> RBTreeNode<K, V> {
-    /// Makes a node.
+    /// Allocates a node.
     ///
     /// # Errors
     ///
@@ -77,7 +77,7 @@ impl<K, V> Default for RBTree<K, V> {
 }
 
 impl<K: Ord + Clone, V> RBTree<K, V> {
-    /// Inserts a node, and returns the one that had its key.
+    /// Inserts a node. Returns the node that it replaces, if any.
     pub fn insert(&mut self, node: RBTreeNode<K, V>) -> Option<RBTreeNode<K, V>> {
         let RBTreeNode(key, value, counted) = node;
         let before = self.0.insert(key.clone(), (value, counted));
@@ -112,7 +112,7 @@ impl<K: Ord + Clone, V> RBTree<K, V> {
     }
 }
 
-/// A place in a tree.
+/// A cursor at a node of a tree.
 pub struct CursorMut<'a, K, V> {
     tree: &'a mut RBTree<K, V>,
     key: K,

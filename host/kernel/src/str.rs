@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Strings of C.
+//! C strings.
 
 pub use core::ffi::CStr;
 use core::ops::Deref;
 
 use crate::{alloc::flags::GFP_KERNEL, error::Result, ffi::c_char};
 
-/// What the kernel adds to `CStr`.
+/// Methods that the kernel adds to `CStr`.
 pub trait CStrExt {
-    /// Takes a pointer.
+    /// Converts a pointer from C to a reference.
     ///
     /// # Safety
     ///
-    /// The string must end with zero, and stay.
+    /// The string must end with zero, and stay valid for `'a`.
     unsafe fn from_char_ptr<'a>(pointer: *const c_char) -> &'a Self;
 
     /// Returns the pointer.
@@ -31,7 +31,7 @@ impl CStrExt for CStr {
     }
 }
 
-/// A string of C that is allocated.
+/// An allocated C string.
 pub struct CString(std::ffi::CString);
 
 impl CString {
@@ -39,7 +39,7 @@ impl CString {
     ///
     /// # Errors
     ///
-    /// - `ENOMEM` if there is no memory, `EINVAL` if it has a zero.
+    /// - `ENOMEM` if there is no memory, `EINVAL` if the text contains a zero byte.
     pub fn try_from_fmt(arguments: core::fmt::Arguments<'_>) -> Result<Self> {
         GFP_KERNEL.allow()?;
         let text = std::ffi::CString::new(arguments.to_string());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Shared ownership, locks and what tasks wait for.
+//! Shared ownership, locks, condition variables and barriers.
 
 use core::{
     cell::UnsafeCell,
@@ -50,7 +50,7 @@ impl<T> Arc<T> {
     ///
     /// # Errors
     ///
-    /// Those of the initializer, and `ENOMEM`.
+    /// Errors of the initializer, and `ENOMEM`.
     pub fn pin_init<E>(init: impl PinInit<T, E>, flags: Flags) -> Result<Self>
     where
         Error: From<E>,
@@ -60,7 +60,7 @@ impl<T> Arc<T> {
         let slot = std::sync::Arc::get_mut(&mut place)
             .expect("it is new")
             .as_mut_ptr();
-        // SAFETY: There is room, and it is initialized after that.
+        // SAFETY: The allocation has room for the value, which is initialized after that.
         unsafe {
             init.__pinned_init(&raw mut (*slot).value)?;
             (&raw mut (*slot)._counted).write(Counted::new());
@@ -70,13 +70,13 @@ impl<T> Arc<T> {
 }
 
 impl<T> Arc<T> {
-    /// Gives the reference up as a pointer to the value.
+    /// Converts the reference to a pointer to the value.
     pub fn into_raw(self) -> *const T {
-        // SAFETY: The pointer is one to a value.
+        // SAFETY: The pointer is one to a `Shared`.
         unsafe { &raw const (*std::sync::Arc::into_raw(self.0)).value }
     }
 
-    /// Takes a reference back.
+    /// Converts a pointer back to a reference.
     ///
     /// # Safety
     ///
@@ -94,7 +94,7 @@ impl<T: ?Sized> Arc<T> {
         std::sync::Arc::ptr_eq(&this.0, &other.0)
     }
 
-    /// Returns the pointer.
+    /// Returns a pointer to the value.
     pub fn as_ptr(this: &Self) -> *const T {
         &raw const this.0.value
     }
@@ -204,7 +204,7 @@ impl<T: ?Sized, B: Backend> Drop for Guard<'_, T, B> {
     }
 }
 
-/// What is set once at most.
+/// A value that can be set once.
 pub struct SetOnce<T>(core::cell::OnceCell<T>);
 
 // SAFETY: All tasks are in one thread.
@@ -217,12 +217,12 @@ impl<T> Default for SetOnce<T> {
 }
 
 impl<T> SetOnce<T> {
-    /// Returns one that is not set.
+    /// Returns an unset value.
     pub const fn new() -> Self {
         Self(core::cell::OnceCell::new())
     }
 
-    /// Returns the value.
+    /// Returns the value, if it is set.
     pub fn as_ref(&self) -> Option<&T> {
         sim::point();
         self.0.get()
@@ -235,20 +235,20 @@ impl<T> SetOnce<T> {
     }
 }
 
-/// A mutex that is always there.
+/// A static mutex.
 pub struct GlobalLock<T>(std::sync::Mutex<T>);
 
 impl<T> GlobalLock<T> {
-    /// Returns one with a value.
+    /// Returns a mutex with a value.
     pub const fn new(value: T) -> Self {
         Self(std::sync::Mutex::new(value))
     }
 
-    /// Does nothing: it is initialized.
+    /// Does nothing, as the mutex is initialized.
     ///
     /// # Safety
     ///
-    /// Called once, as the kernel asks for.
+    /// Must be called once, as in the kernel.
     pub unsafe fn init(&self) {}
 
     /// Takes the lock, which all threads share.
@@ -259,23 +259,23 @@ impl<T> GlobalLock<T> {
     }
 }
 
-/// How a wait with a timeout ended.
+/// Result of a wait with a timeout.
 pub enum CondVarTimeoutResult {
-    /// There was a notification.
+    /// The condition variable was notified.
     Woken {
-        /// What is left of the timeout.
+        /// The remaining time.
         jiffies: Jiffies,
     },
-    /// The task has a signal.
+    /// The task has a pending signal.
     Signal {
-        /// What is left of the timeout.
+        /// The remaining time.
         jiffies: Jiffies,
     },
-    /// The timeout is over.
+    /// The timeout has expired.
     Timeout,
 }
 
-/// Where tasks wait for a condition of what a lock protects.
+/// A condition variable, for conditions on data that a lock protects.
 pub struct CondVar(core::cell::Cell<u8>, PhantomPinned);
 
 // SAFETY: All tasks are in one thread.
@@ -291,7 +291,7 @@ impl CondVar {
         self.0.as_ptr() as usize
     }
 
-    /// Releases the lock, waits to be notified, and takes the lock.
+    /// Releases the lock, waits for a notification, and takes the lock again.
     pub fn wait<T: ?Sized, B: Backend>(&self, guard: &mut Guard<'_, T, B>) {
         // No task is preempted between the release and the wait.
         guard.lock.raw.release(B::SLEEPS);
@@ -300,7 +300,7 @@ impl CondVar {
         guard.lock.raw.lock(B::SLEEPS);
     }
 
-    /// The same for at most so many jiffies. No task has signals.
+    /// As [`CondVar::wait`], for at most `jiffies`. Tasks have no signals here.
     pub fn wait_interruptible_timeout<T: ?Sized, B: Backend>(
         &self,
         guard: &mut Guard<'_, T, B>,
@@ -321,7 +321,7 @@ impl CondVar {
         }
     }
 
-    /// Wakes all tasks that wait.
+    /// Wakes all waiting tasks.
     pub fn notify_all(&self) {
         sim::point();
         sim::signal(self.place());
@@ -330,16 +330,16 @@ impl CondVar {
 
 pub mod atomic;
 
-/// Barriers. There is one order of all accesses in one thread, so that each is just a place to be preempted.
+/// Barriers. All tasks are in one thread, so that each barrier is only a preemption point.
 pub mod barrier {
     /// Orders reads.
     pub struct Read;
     /// Orders writes.
     pub struct Write;
-    /// Orders all.
+    /// Orders reads and writes.
     pub struct Full;
 
-    /// Orders what CPU and device access.
+    /// Orders accesses of CPU and device.
     pub fn dma_mb<O>(_: O) {
         sim::point();
     }
@@ -349,7 +349,7 @@ pub mod barrier {
         sim::point();
     }
 
-    /// Orders what CPUs access.
+    /// Orders accesses of CPUs.
     pub fn smp_mb<O>(_: O) {
         sim::point();
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Time, which is that of the machine.
+//! Time: the virtual clock of the machine.
 
 use core::{
     marker::PhantomData,
@@ -10,10 +10,10 @@ use core::{
 /// A number of jiffies.
 pub type Jiffies = usize;
 
-/// Nanoseconds of a jiffy.
+/// Length of a jiffy in nanoseconds.
 pub const JIFFY: u64 = 1_000_000;
 
-/// Returns so many milliseconds in jiffies, of which one is a millisecond.
+/// Converts milliseconds to jiffies, which have the same length.
 pub fn msecs_to_jiffies(millis: u32) -> Jiffies {
     millis as usize
 }
@@ -23,25 +23,25 @@ pub fn msecs_to_jiffies(millis: u32) -> Jiffies {
 pub struct Delta(i64);
 
 impl Delta {
-    /// No time.
+    /// A span of length 0.
     pub const ZERO: Self = Self(0);
 
-    /// Returns so many nanoseconds.
+    /// Returns a span of `nanos` nanoseconds.
     pub const fn from_nanos(nanos: i64) -> Self {
         Self(nanos)
     }
 
-    /// Returns so many microseconds.
+    /// Returns a span of `micros` microseconds.
     pub const fn from_micros(micros: i64) -> Self {
         Self(micros.saturating_mul(1_000))
     }
 
-    /// Returns so many milliseconds.
+    /// Returns a span of `millis` milliseconds.
     pub const fn from_millis(millis: i64) -> Self {
         Self(millis.saturating_mul(1_000_000))
     }
 
-    /// Returns so many seconds.
+    /// Returns a span of `secs` seconds.
     pub const fn from_secs(secs: i64) -> Self {
         Self(secs.saturating_mul(1_000_000_000))
     }
@@ -66,7 +66,7 @@ impl Delta {
         self.0 < 0
     }
 
-    /// For the machine.
+    /// Returns the nanoseconds for the simulator, 0 if negative.
     pub(crate) fn nanos(self) -> u64 {
         self.0.max(0).unsigned_abs()
     }
@@ -102,7 +102,7 @@ impl Sub for Delta {
     }
 }
 
-/// The clock that only moves forward.
+/// The monotonic clock.
 #[derive(Clone, Copy)]
 pub struct Monotonic;
 
@@ -111,12 +111,12 @@ pub struct Monotonic;
 pub struct Instant<C>(i64, PhantomData<fn(C)>);
 
 impl<C> Instant<C> {
-    /// Returns the present.
+    /// Returns the current time.
     pub fn now() -> Self {
         Self(sim::now() as i64, PhantomData)
     }
 
-    /// Returns how much time has passed since.
+    /// Returns the time since then.
     pub fn elapsed(&self) -> Delta {
         Delta(sim::now() as i64 - self.0)
     }
@@ -140,7 +140,7 @@ impl<C> Add<Delta> for Instant<C> {
 
 /// Sleep.
 pub mod delay {
-    /// Sleeps for as long, or longer.
+    /// Sleeps for at least `span`.
     pub fn fsleep(span: super::Delta) {
         sim::might_sleep("sleep");
         sim::sleep(span.nanos());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What C and Rust pass to each other.
+//! Types for values that C and Rust share.
 
 use core::{cell::UnsafeCell, marker::PhantomPinned, mem::MaybeUninit, pin::Pin};
 
@@ -8,24 +8,24 @@ use pin_init::PinInit;
 
 use crate::{alloc::KBox, ffi::c_void};
 
-/// What belongs to C.
+/// A value that C accesses.
 #[repr(transparent)]
 pub struct Opaque<T>(UnsafeCell<MaybeUninit<T>>, PhantomPinned);
 
 impl<T> Opaque<T> {
-    /// Takes a value.
+    /// Wraps a value.
     pub const fn new(value: T) -> Self {
         Self(UnsafeCell::new(MaybeUninit::new(value)), PhantomPinned)
     }
 
-    /// Returns the pointer for C.
+    /// Returns a pointer for C.
     pub const fn get(&self) -> *mut T {
         self.0.get().cast()
     }
 
-    /// Returns an initializer that is a function of C.
+    /// Returns an initializer that calls a C function.
     pub fn ffi_init(init: impl FnOnce(*mut T)) -> impl PinInit<Self> {
-        // SAFETY: C has initialized it.
+        // SAFETY: `init` initializes the value.
         unsafe {
             pin_init::__internal::from_closure(move |slot: *mut Self| {
                 init(slot.cast());
@@ -34,24 +34,24 @@ impl<T> Opaque<T> {
         }
     }
 
-    /// Returns an initializer that C may refuse.
+    /// Returns an initializer that calls a C function, which may fail.
     pub fn try_ffi_init<E>(init: impl FnOnce(*mut T) -> Result<(), E>) -> impl PinInit<Self, E> {
-        // SAFETY: C has initialized it, or has refused.
+        // SAFETY: `init` initializes the value, or fails.
         unsafe { pin_init::__internal::from_closure(move |slot: *mut Self| init(slot.cast())) }
     }
 
-    /// Makes a pointer to this of one of C.
+    /// Converts a pointer from C to a pointer to this type.
     pub const fn cast_from(this: *const T) -> *const Self {
         this.cast()
     }
 }
 
-/// What can be given to C as a pointer.
+/// A type whose values can be passed to C as pointers.
 pub trait ForeignOwnable: Sized {
-    /// Gives the value up as a pointer.
+    /// Converts the value to a pointer.
     fn into_foreign(self) -> *mut c_void;
 
-    /// Takes the value back.
+    /// Converts a pointer back to the value.
     ///
     /// # Safety
     ///

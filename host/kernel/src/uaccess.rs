@@ -12,7 +12,7 @@ use crate::{
 pub struct UserPtr(*mut c_void);
 
 impl UserPtr {
-    /// Takes a pointer that a program has passed.
+    /// Wraps a pointer that a program has passed.
     pub fn from_ptr(pointer: *mut c_void) -> Self {
         Self(pointer)
     }
@@ -22,7 +22,7 @@ impl UserPtr {
 pub struct UserSlice(UserPtr, usize);
 
 impl UserSlice {
-    /// Takes so many bytes.
+    /// Describes `length` bytes at `pointer`.
     pub fn new(pointer: UserPtr, length: usize) -> Self {
         Self(pointer, length)
     }
@@ -33,11 +33,11 @@ impl UserSlice {
     }
 }
 
-/// Reads memory of a program, from its start on.
+/// A reader of a program's memory, from its start on.
 pub struct UserSliceReader(UserSlice);
 
 impl UserSliceReader {
-    /// Returns how many bytes are left.
+    /// Returns the number of bytes that are left.
     pub fn len(&self) -> usize {
         self.0 .1
     }
@@ -51,7 +51,7 @@ impl UserSliceReader {
     ///
     /// # Errors
     ///
-    /// - [`EFAULT`] if there are not as many.
+    /// - [`EFAULT`] if fewer bytes are left.
     pub fn read_slice(&mut self, bytes: &mut [u8]) -> Result {
         let UserSlice(UserPtr(pointer), length) = &mut self.0;
         if bytes.len() > *length || (pointer.is_null() && !bytes.is_empty()) {
@@ -62,7 +62,7 @@ impl UserSliceReader {
             pointer.wrapping_byte_add(bytes.len()),
             *length - bytes.len(),
         );
-        // SAFETY: The program has so many bytes there.
+        // SAFETY: The program has these bytes at the pointer.
         unsafe { core::ptr::copy_nonoverlapping(pointer.cast(), bytes.as_mut_ptr(), bytes.len()) };
         (*pointer, *length) = (next, left);
         Ok(())

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What the kernel would `WARN` about. The machine continues, and a test looks at the list.
+//! Warnings, where the kernel would `WARN`. The machine continues, and tests check the list.
 
 use std::cell::RefCell;
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What two tasks share without a lock, in all orders and all views of memory that the language allows.
+//! Lock-free structures of two tasks, in all orders and memory views that the language allows.
 //!
-//! `io/outstanding.rs` and `sys/spsc.rs` are the driver's own. What they have from `sys/atomic.rs` is loom's here.
+//! `io/outstanding.rs` and `sys/spsc.rs` are the driver's files, but with loom's atomic types.
 
 #![cfg(test)]
 
@@ -44,7 +44,7 @@ fn queue(count: u32) -> (PostSide<Box<u64>>, PollSide<Box<u64>>) {
 fn post(queue: &mut PostSide<Box<u64>>, number: u64) -> Option<WrIndex> {
     let room = queue.room()?;
     let index = room.index();
-    // On the heap, so that one that is lost or doubled shows.
+    // On the heap, so that a lost or duplicated request is detected.
     room.put(Box::new(number));
     Some(index)
 }
@@ -54,7 +54,7 @@ fn post(queue: &mut PostSide<Box<u64>>, number: u64) -> Option<WrIndex> {
 fn each_completion_finds_its_request() {
     loom::model(|| {
         let (mut posts, mut polls) = queue(2);
-        // What the device has completed: index plus one, 0 for nothing.
+        // Completions of the device: index plus one, or 0 for none.
         let completed: Arc<[AtomicU32; 3]> =
             Arc::new([AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0)]);
 
@@ -94,7 +94,7 @@ fn each_completion_finds_its_request() {
     });
 }
 
-/// A device completes what it likes: each request is found once, and whole.
+/// A device completes arbitrary indices: each request is still found once, and intact.
 #[test]
 fn a_device_that_lies_gets_whole_requests() {
     loom::model(|| {
@@ -116,7 +116,7 @@ fn a_device_that_lies_gets_whole_requests() {
     });
 }
 
-/// A queue is closed while the device completes what it was given: what is added then completes in its order, and last.
+/// A queue is closed while the device completes. Later requests complete in order, and last.
 #[test]
 fn a_closed_queue_completes_in_order() {
     loom::model(|| {
@@ -129,7 +129,7 @@ fn a_closed_queue_completes_in_order() {
         let mut found = Vec::new();
         let mut poll = |device: bool| {
             if device {
-                // The device completes what it was given, and lies.
+                // The device completes its request, and invalid ones.
                 found.extend((0..3).filter_map(|index| polls.remove(index)));
             }
             found.extend(polls.remove_closed());
@@ -164,7 +164,7 @@ fn what_is_not_polled_is_dropped() {
     });
 }
 
-/// A slot is filled again as soon as it is empty, by a producer that knows of nothing but the slot.
+/// A slot is refilled as soon as it is empty, by a producer that synchronizes by the slot only.
 #[test]
 fn a_slot_is_used_again() {
     loom::model(|| {

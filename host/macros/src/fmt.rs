@@ -46,7 +46,7 @@ fn names(text: &str) -> BTreeSet<String> {
     names.filter(is_name).map(str::to_owned).collect()
 }
 
-/// Expands `fmt!`: each argument is shown by the kernel's traits.
+/// Expands `fmt!`: each argument is formatted by the kernel's traits.
 pub(crate) fn expand(format: Format) -> TokenStream {
     let Format { text, arguments } = format;
     let mut captured = names(&text.value());

@@ -127,7 +127,7 @@ pub(crate) fn expand(initializer: Initializer, default: TokenStream) -> TokenStr
 
     quote! {{
         #[allow(unused_unsafe, unreachable_code, clippy::all, clippy::diverging_sub_expression)]
-        // SAFETY: All fields are initialized, or those that are are dropped.
+        // SAFETY: All fields are initialized, or the initialized ones are dropped.
         unsafe {
             ::pin_init::__internal::from_closure::<_, #error, _>(
                 move |__slot| -> ::core::result::Result<(), #error> {

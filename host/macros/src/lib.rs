@@ -2,7 +2,7 @@
 
 //! The procedural macros of the kernel crate and of `pin_init`, as far as drivers use them.
 //!
-//! None of the checks of the real macros is here: the kernel's build makes them.
+//! They make none of the checks of the real macros: the kernel's build does.
 
 use proc_macro::TokenStream;
 use quote::quote;
@@ -15,13 +15,13 @@ mod initializer;
 mod module;
 mod vtable;
 
-/// Makes a function `load` of what a module says of itself, and `module_parameters`.
+/// Defines the function `load` and `module_parameters` from the declaration of a module.
 #[proc_macro]
 pub fn module(input: TokenStream) -> TokenStream {
     module::expand(parse_macro_input!(input as module::Module)).into()
 }
 
-/// Makes the arguments of a message, each of which may be of any type that `kernel::fmt::Display` is for.
+/// Creates the arguments of a message, of types that implement `kernel::fmt::Display`.
 #[proc_macro]
 pub fn fmt(input: TokenStream) -> TokenStream {
     fmt::expand(parse_macro_input!(input as fmt::Format)).into()
@@ -33,7 +33,7 @@ pub fn vtable(_: TokenStream, input: TokenStream) -> TokenStream {
     vtable::expand(parse_macro_input!(input as Item)).into()
 }
 
-/// Removes `#[pin]` of fields. With `PinnedDrop` as argument, has that trait's function called on drop.
+/// Removes `#[pin]` from fields. With the argument `PinnedDrop`, the drop calls that trait.
 #[proc_macro_attribute]
 pub fn pin_data(arguments: TokenStream, input: TokenStream) -> TokenStream {
     let mut item = parse_macro_input!(input as ItemStruct);
@@ -48,7 +48,7 @@ pub fn pin_data(arguments: TokenStream, input: TokenStream) -> TokenStream {
         quote! {
             impl #generics ::core::ops::Drop for #name #types #bounds {
                 fn drop(&mut self) {
-                    // SAFETY: What is dropped is not moved before.
+                    // SAFETY: A pinned value is not moved before its drop.
                     ::pin_init::PinnedDrop::drop(unsafe { ::core::pin::Pin::new_unchecked(self) })
                 }
             }
@@ -63,14 +63,14 @@ pub fn pinned_drop(_: TokenStream, input: TokenStream) -> TokenStream {
     input
 }
 
-/// Makes an initializer that cannot fail.
+/// Creates an initializer that cannot fail.
 #[proc_macro]
 pub fn pin_init(input: TokenStream) -> TokenStream {
     let initializer = parse_macro_input!(input as Initializer);
     initializer::expand(initializer, quote!(::core::convert::Infallible)).into()
 }
 
-/// Makes an initializer that can fail, with the kernel's error unless it names another.
+/// Creates an initializer that can fail, with the kernel's error unless it names another.
 #[proc_macro]
 pub fn try_pin_init(input: TokenStream) -> TokenStream {
     let initializer = parse_macro_input!(input as Initializer);

@@ -16,7 +16,7 @@ struct Parameter {
     default: Expr,
 }
 
-/// What a module says of itself, as far as it matters here.
+/// The parts of a module's declaration that matter here.
 pub(crate) struct Module {
     kind: Type,
     parameters: Vec<Parameter>,
@@ -97,7 +97,7 @@ pub(crate) fn expand(module: Module) -> TokenStream {
         },
     );
     quote! {
-        /// What C knows of this module.
+        /// The C representation of this module.
         pub(crate) struct LocalModule;
 
         impl ::kernel::ModuleMetadata for LocalModule {
@@ -108,7 +108,7 @@ pub(crate) fn expand(module: Module) -> TokenStream {
         ///
         /// # Errors
         ///
-        /// Those of its initialization.
+        /// Errors of its initialization.
         pub fn load() -> ::kernel::error::Result<::kernel::module::Loaded> {
             ::kernel::module::load::<#kind>()
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Traits of which an implementation may lack functions.
+//! Traits whose implementations may omit functions.
 
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};

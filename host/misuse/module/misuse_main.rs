@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! A module that leaks what it owns of `rdma/`. It is one of the host only.
+//! A module that leaks its objects of `rdma/`. It exists for the host only.
 
 #![deny(unsafe_code)]
 
@@ -58,18 +58,18 @@ module! {
 }
 
 std::thread_local! {
-    /// How many regions were revoked.
+    /// Number of regions that were revoked.
     static REVOKED: Cell<u32> = const { Cell::new(0) };
-    /// What memory for DMA of a device without DMA has failed with.
+    /// Error of a DMA buffer for a device without DMA.
     static BUFFER: Cell<Option<Error>> = const { Cell::new(None) };
 }
 
-/// Returns how many regions were revoked since the last call.
+/// Returns the number of regions that were revoked since the last call.
 pub fn take_revoked() -> u32 {
     REVOKED.take()
 }
 
-/// Returns what memory for DMA of a device without DMA has failed with.
+/// Returns the error of a DMA buffer for a device without DMA.
 pub fn take_buffer_error() -> Option<Error> {
     BUFFER.take()
 }
@@ -95,7 +95,7 @@ impl kernel::Module for Misuse {
     }
 }
 
-/// Bytes of the largest packet.
+/// Size of the largest packet in bytes.
 const MTU: u32 = 4096;
 
 /// The provider.
@@ -177,7 +177,7 @@ impl<'a> rdma::MemoryRegion<'a, Careless> for Object {
     }
 }
 
-/// What a device has of a region.
+/// The part of a region that belongs to the device.
 struct Region;
 
 impl Hold for Region {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What safe code leaks ends with the registration all the same, and is not called afterwards. What makes no sense fails.
+//! Leaked objects end with the registration, and are not called afterwards. Invalid calls fail.
 
 use ib_core::{dmabuf, registry, uverbs::Process};
 use kernel::{
@@ -8,7 +8,7 @@ use kernel::{
     sim::{self, Policy},
 };
 
-/// Bytes of a DMA buffer.
+/// Length of a dma-buf in bytes.
 const LENGTH: u64 = 8192;
 /// `IB_ACCESS_LOCAL_WRITE`.
 const LOCAL_WRITE: u32 = 1;
@@ -46,7 +46,7 @@ fn a_leaked_region_ends_with_a_leaked_registration() {
         dmabuf::revoke(buffers[1]);
         assert_eq!(misuse::take_revoked(), 1);
 
-        // The end of the device takes the others from it. The region that was deregistered was leaked, too.
+        // The end of the device revokes the others. The deregistered region was leaked, too.
         drop(module);
         assert_eq!(misuse::take_revoked(), 3);
         assert_eq!(process.alloc_pd(&[], &mut []), Err(EIO));

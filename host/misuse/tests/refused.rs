@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What safe code cannot do with `rdma/` and `sys/`, because it does not compile.
+//! Checks that unsound uses of `rdma/` and `sys/` in safe code do not compile.
 
 use std::{collections::BTreeSet, env, fs, path::Path, process::Command};
 
-/// Returns the lines of a file that are marked with an error, and its code.
+/// Returns the lines of a file that are marked with an error, and the codes of the errors.
 fn marked(file: &Path) -> BTreeSet<(u64, String)> {
     let text = fs::read_to_string(file).expect("the refused code");
     let marker = |(number, line): (usize, &str)| {
@@ -14,7 +14,7 @@ fn marked(file: &Path) -> BTreeSet<(u64, String)> {
     text.lines().enumerate().filter_map(marker).collect()
 }
 
-/// Compiles the module with a file, and returns the lines with an error, and its code.
+/// Compiles the module with a file. Returns the lines with an error, and the codes of the errors.
 fn refused(file: &Path) -> BTreeSet<(u64, String)> {
     let output = Command::new(env!("CARGO"))
         .args(["check", "--offline", "--package", "misuse", "--lib"])

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The sample `null_rdma`, unchanged, as a program.
+//! The unchanged sample `null_rdma`, compiled as a user-space program.
 
 #![feature(arbitrary_self_types)]
 #![allow(
@@ -10,7 +10,7 @@
     reason = "the module is checked when it is built; types here are simpler"
 )]
 
-// Only the C ABI of it is used.
+// Linked for its C symbols only.
 use helpers as _;
 
 include!(concat!(env!("OUT_DIR"), "/module/root.rs"));

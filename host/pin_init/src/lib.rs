@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Initialization in place, as far as the driver uses it. None of the checks of the real crate is here: the kernel's build
-//! makes them.
+//! Initialization in place, as far as the driver uses it. This lacks the checks of the real crate,
+//! which the kernel's build makes.
 
 use core::{convert::Infallible, pin::Pin};
 
 pub use kernel_macros::{pin_data, pin_init, pinned_drop, try_pin_init};
 
-/// What initializes a `T` where it stays.
+/// An initializer of a `T` in its final place.
 ///
 /// # Safety
 ///
-/// On success the place is initialized, else not.
+/// An initialization must initialize the place on success, and only then.
 pub unsafe trait PinInit<T: ?Sized, E = Infallible>: Sized {
-    /// Initializes it.
+    /// Initializes the place.
     ///
     /// # Safety
     ///
-    /// The place has room, and does not move afterwards.
+    /// The place must have room for a `T`, which must not move afterwards.
     unsafe fn __pinned_init(self, slot: *mut T) -> Result<(), E>;
 }
 
-// SAFETY: The value is written if there is one.
+// SAFETY: On success the value is written.
 unsafe impl<T, E> PinInit<T, E> for Result<T, E> {
     unsafe fn __pinned_init(self, slot: *mut T) -> Result<(), E> {
         // SAFETY: The caller guarantees that there is room.
@@ -30,7 +30,7 @@ unsafe impl<T, E> PinInit<T, E> for Result<T, E> {
     }
 }
 
-/// Initializes what is at a place.
+/// Initializes the value at a place.
 ///
 /// # Safety
 ///
@@ -46,13 +46,13 @@ pub trait PinnedDrop {
     fn drop(self: Pin<&mut Self>);
 }
 
-/// Makes an initializer when it is needed.
+/// Creates an initializer that calls `make` when it is used.
 pub fn pin_init_scope<T, E, F, I>(make: F) -> impl PinInit<T, E>
 where
     F: FnOnce() -> Result<I, E>,
     I: PinInit<T, E>,
 {
-    // SAFETY: The place is the caller's, and is initialized by an initializer, and so on success only.
+    // SAFETY: The place is the caller's. The initializer initializes it on success only.
     unsafe { __internal::from_closure(move |slot| make()?.__pinned_init(slot)) }
 }
 
@@ -63,7 +63,7 @@ pub fn pin_init_array_from_fn<I, const N: usize, T, E>(
 where
     I: PinInit<T, E>,
 {
-    // SAFETY: Each element has its place in the array; if one fails, guards drop those before.
+    // SAFETY: Each element has its place in the array. On a failure, guards drop the earlier ones.
     unsafe {
         __internal::from_closure(move |slot: *mut [T; N]| {
             let mut guards = Vec::new();
@@ -117,7 +117,7 @@ pub mod __internal {
 
     impl<T> Drop for Guard<T> {
         fn drop(&mut self) {
-            // SAFETY: The place was initialized when this was made; unless the rest has failed, this is forgotten.
+            // SAFETY: The place was initialized before. On success, the guard is forgotten.
             unsafe { self.0.drop_in_place() }
         }
     }

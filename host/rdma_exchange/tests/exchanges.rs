@@ -18,15 +18,15 @@ use kernel::{
 
 const RUN: &str = "rdma_exchange/run";
 
-/// Writes a command, and returns its answer.
+/// Writes a command, and returns the reply.
 fn command(text: &str) -> Result<String> {
     debugfs::write(RUN, text.as_bytes()).expect("the file")?;
     Ok(debugfs::read(RUN).expect("the file"))
 }
 
-/// Reports a completion of nothing at each call.
+/// Returns a zeroed completion with each call.
 unsafe extern "C" fn repeat(_: *mut ib_cq, _: c_int, wc: *mut ib_wc) -> c_int {
-    // SAFETY: The caller has room for one.
+    // SAFETY: The caller has room for one completion.
     unsafe { wc.write(zeroed()) };
     1
 }
@@ -41,7 +41,7 @@ fn data_goes_both_ways() {
         let opened = command("open 2").unwrap();
         let words: Vec<_> = opened.split(' ').collect();
         assert_eq!(words.len(), 3, "{opened}");
-        // The device is its own peer: the first queue pair's is the second.
+        // The device is its own peer: the peer of the first queue pair is the second one.
         command(&format!("meet {} {} {}", words[0], words[2], words[1])).unwrap();
         assert!(command("send 200 1000").unwrap().starts_with("calls 200 "));
         assert!(command("exchange 200 65536")

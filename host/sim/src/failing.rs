@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Allocations that fail, and a count of those that live.
+//! Injected failures of allocations, and the number of live allocations.
 
 use std::cell::Cell;
 
@@ -11,7 +11,7 @@ thread_local! {
     static LIVE: Cell<i64> = const { Cell::new(0) };
 }
 
-/// Counts an allocation, and returns whether it is to succeed.
+/// Counts an allocation, and returns whether it may succeed.
 pub fn may_allocate() -> bool {
     let number = ALLOCATIONS.get();
     ALLOCATIONS.set(number + 1);
@@ -21,7 +21,7 @@ pub fn may_allocate() -> bool {
     number != FAIL_AT.get()
 }
 
-/// Restarts the count, and has the allocation with this number fail.
+/// Restarts the count. The allocation with this number will fail.
 pub fn fail_allocation(number: Option<u64>) {
     ALLOCATIONS.set(0);
     FAIL_AT.set(number.unwrap_or(u64::MAX));
@@ -32,7 +32,7 @@ pub fn has_failed() -> bool {
     FAILED.get()
 }
 
-/// Returns whether an allocation has failed, and forgets it.
+/// Returns whether an allocation has failed, and clears that.
 pub fn take_failed() -> bool {
     FAILED.replace(false)
 }
@@ -42,12 +42,12 @@ pub fn allocations() -> u64 {
     ALLOCATIONS.get()
 }
 
-/// Counts what was allocated, or freed if `by` is negative.
+/// Adds `by`, which may be negative, to the number of live allocations.
 pub fn count_live(by: i64) {
     LIVE.set(LIVE.get() + by);
 }
 
-/// Returns how many allocations of this thread have not been freed.
+/// Returns the number of live allocations of this thread.
 pub fn live() -> i64 {
     LIVE.get()
 }

@@ -10,12 +10,12 @@ use crate::{
     Nanos,
 };
 
-/// A device on the bus. It has the time of each call, and says when it has something to do next.
+/// A device on the bus. It gets the current time, and returns the time of its next action.
 pub trait Hardware {
-    /// Takes a write of 32 bits to a BAR.
+    /// Handles a write of 32 bits to a BAR.
     fn write(&mut self, now: Nanos, bar: u32, offset: u64, value: u32);
 
-    /// Does what is due. Returns the time of the next action, if there is one.
+    /// Performs the actions that are due. Returns the time of the next one, if any.
     fn run(&mut self, now: Nanos) -> Option<Nanos>;
 
     /// Returns the size of a BAR in bytes, 0 if the BAR is missing.
@@ -30,7 +30,7 @@ pub trait Hardware {
     /// Returns the number of MSI-X vectors.
     fn vectors(&self) -> u32;
 
-    /// Grants or revokes the right to access memory.
+    /// Enables or disables bus mastering.
     fn set_master(&mut self, on: bool);
 
     /// Resets the function.
@@ -63,7 +63,7 @@ pub fn detach() -> Option<Box<dyn Hardware>> {
     DEVICE.with(|slot| slot.borrow_mut().take())
 }
 
-/// Calls the device, if one is connected.
+/// Calls `f` with the device, if one is connected.
 pub fn device<R>(f: impl FnOnce(&mut dyn Hardware) -> R) -> Option<R> {
     DEVICE.with(|slot| slot.borrow_mut().as_mut().map(|device| f(&mut **device)))
 }
@@ -77,12 +77,12 @@ pub fn write_device(bar: u32, offset: u64, value: u32) {
     point();
 }
 
-/// Has the device run soon, as it may have something to do.
+/// Schedules the device, as it may have actions that are due.
 pub fn kick_device() {
     world(|world| world.device_due = Some(world.now));
 }
 
-/// Has the device do what is due.
+/// Performs the actions of the device that are due.
 pub(crate) fn run_device() {
     let now = now();
     let due = device(|device| device.run(now)).flatten();

@@ -9,7 +9,7 @@ use crate::{
     task::{might_sleep, wait_for},
 };
 
-/// The handler of a line, which returns whether its thread is to run.
+/// The handler of a line. Returns whether the thread must run.
 pub(crate) type Handler = Rc<dyn Fn() -> bool>;
 /// The thread of a line.
 pub(crate) type Thread = Rc<dyn Fn()>;
@@ -21,18 +21,18 @@ pub(crate) struct Line {
     pub(crate) thread: Option<Thread>,
     pub(crate) is_pending: bool,
     pub(crate) disabled: u32,
-    /// Handlers and threads that run.
+    /// Number of handlers and threads that are running.
     pub(crate) running: u32,
     pub(crate) thread_running: bool,
     pub(crate) thread_pending: bool,
 }
 
-/// Makes room for the lines of a device.
+/// Sets the number of lines of the device.
 pub fn allocate_lines(count: u32) {
     world(|world| world.lines.resize_with(count as usize, Line::default));
 }
 
-/// The device raises an interrupt. One of a line without handler is lost.
+/// Raises an interrupt. It is lost if its line has no handler.
 pub fn interrupt(vector: u16) {
     world(|world| {
         if let Some(line) = world.lines.get_mut(usize::from(vector)) {
@@ -53,7 +53,7 @@ pub fn request_line(vector: u32, handler: Handler, thread: Option<Thread>) -> bo
     })
 }
 
-/// Where tasks wait for the handler of a line.
+/// Returns the address on which tasks wait for the handler of a line.
 pub(crate) fn place(vector: u32) -> usize {
     0x1000_0000_0000_0000 + vector as usize
 }

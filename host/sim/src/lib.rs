@@ -2,12 +2,12 @@
 
 //! A machine in one thread: tasks, interrupts, work, memory and a device, with a virtual clock.
 //!
-//! A task is a coroutine. It runs until it blocks, or until the [`Policy`] preempts it at a [`point`]. An
-//! interrupt handler, its thread and each work item are tasks of their own, so that others can run in the
-//! middle of each, as on other CPUs. The clock moves only when no task
-//! can run, or when the policy moves it early. A run with the same policy, and the same seed, does the same.
+//! A task is a coroutine. It runs until it blocks, or until the [`Policy`] preempts it at a
+//! [`point`]. An interrupt handler, its thread and each work item are separate tasks, so that
+//! others can run in the middle of each, as on other CPUs. The clock advances only when no task can
+//! run, or when the policy decides so. Runs with the same policy and seed are identical.
 //!
-//! Each OS thread has a machine of its own. Tests of one process can run in parallel.
+//! Each OS thread has its own machine. Tests of one process can run in parallel.
 //!
 //! # What the machine checks
 //!

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Locks without content.
+//! Locks without the data that they protect.
 
 use std::cell::Cell;
 
@@ -10,7 +10,7 @@ use crate::{
     TaskId,
 };
 
-/// A mutex or spinlock. A spinlock makes its holder atomic.
+/// A mutex or spinlock. The holder of a spinlock is in atomic context.
 #[derive(Default)]
 pub struct RawLock {
     owner: Cell<Option<TaskId>>,
@@ -37,7 +37,7 @@ impl RawLock {
         }
     }
 
-    /// Takes the lock; `sleeps` if it is a mutex.
+    /// Takes the lock. `sleeps`: whether it is a mutex.
     pub fn lock(&self, sleeps: bool) {
         if sleeps {
             might_sleep("a mutex is taken");
@@ -61,7 +61,7 @@ impl RawLock {
         point();
     }
 
-    /// The same, but the task is not preempted before it waits for something else.
+    /// As [`RawLock::unlock`], without a preemption point, for a task that waits next.
     pub fn release(&self, sleeps: bool) {
         self.owner.set(None);
         if !sleeps {
@@ -77,7 +77,7 @@ impl RawLock {
     }
 }
 
-/// A semaphore for many readers or one writer. Readers wait for a writer that waits, as the kernel's do.
+/// A reader-writer semaphore. As in the kernel, a waiting writer blocks new readers.
 #[derive(Default)]
 pub struct Rw {
     readers: Cell<u32>,
@@ -90,7 +90,7 @@ impl Rw {
         core::ptr::from_ref(self) as usize
     }
 
-    /// Takes it for reading, unless a task writes or waits to write.
+    /// Takes it for reading, unless a task writes or waits to write. Returns whether it was taken.
     pub fn try_read(&self) -> bool {
         point();
         let is_free = !self.is_written.get() && self.waiting.get() == 0;
@@ -134,7 +134,7 @@ impl Rw {
         point();
     }
 
-    /// Ends writing, and reads.
+    /// Converts writing to reading.
     pub fn downgrade(&self) {
         self.is_written.set(false);
         self.readers.set(self.readers.get() + 1);

@@ -10,12 +10,12 @@ thread_local! {
     static LOG: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
 }
 
-/// Keeps messages from now on, or discards them. With `SIM_LOG` in the environment, kept ones are printed as well.
+/// Keeps messages from now on, or discards them. `SIM_LOG` in the environment prints them.
 pub fn keep_log(on: bool) {
     LOG.with(|log| *log.borrow_mut() = on.then(Vec::new));
 }
 
-/// Adds a message. It is formatted even if it is discarded: an error of formatting is an error of the driver.
+/// Adds a message. It is always formatted, as an error of formatting is an error of the driver.
 pub fn log(message: fmt::Arguments<'_>) {
     struct Nowhere;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The loop that runs tasks, interrupts, work and the device, and moves the clock.
+//! The loop that runs tasks, interrupts, work and the device, and advances the clock.
 
 use std::{
     cell::{Cell, RefCell},
@@ -22,13 +22,13 @@ use crate::{
 pub(crate) struct World {
     pub(crate) now: Nanos,
     pub(crate) tasks: Vec<Task>,
-    /// Numbers of tasks that may be used again.
+    /// Numbers of tasks that can be reused.
     pub(crate) free: Vec<TaskId>,
     pub(crate) lines: Vec<Line>,
-    /// Work that is queued.
+    /// Work items that are queued.
     pub(crate) works: Vec<*mut Work>,
     pub(crate) device_due: Option<Nanos>,
-    /// Which places tasks wait at.
+    /// Tasks that wait, and the address on which each waits.
     pub(crate) waiters: Vec<(usize, TaskId)>,
     runnable: Vec<TaskId>,
     /// The task that ran last.
@@ -50,7 +50,7 @@ pub fn now() -> Nanos {
     world(|world| world.now)
 }
 
-/// Returns how many times a task was given the CPU.
+/// Returns the number of task switches.
 pub fn switches() -> u64 {
     world(|world| world.switches)
 }
@@ -63,12 +63,12 @@ pub fn abandon() -> ! {
     }
 }
 
-/// Starts a machine whose first task is `f`, and runs it until `f` has returned and no task can run. Returns `None` if a task
-/// [abandons](abandon) it.
+/// Starts a machine whose first task is `f`, and runs it until `f` has returned and no task can
+/// run. Returns `None` if a task [abandons](abandon) it.
 ///
 /// # Panics
 ///
-/// As any task does, and if no task can run before `f` has returned.
+/// If a task panics, or if no task can run before `f` has returned.
 pub fn run<R: 'static>(policy: Policy, f: impl FnOnce() -> R) -> Option<R> {
     let _clean = Clean;
     policy::set(policy);
@@ -90,7 +90,7 @@ pub fn run<R: 'static>(policy: Policy, f: impl FnOnce() -> R) -> Option<R> {
     result.take()
 }
 
-/// Leaves nothing of a machine behind, also after a panic.
+/// Discards the state of a machine, also after a panic.
 struct Clean;
 
 impl Drop for Clean {
@@ -123,7 +123,7 @@ fn runnable() -> Vec<TaskId> {
     })
 }
 
-/// Makes tasks of the interrupts and the work that are due.
+/// Creates tasks for the interrupts and the work items that are due.
 fn dispatch() {
     dispatch_handlers();
     dispatch_threads();
@@ -207,7 +207,7 @@ fn dispatch_work() {
     }
 }
 
-/// Returns the next time at which something happens by itself.
+/// Returns the next time at which a deadline, a work item or the device is due.
 fn next_time() -> Option<Nanos> {
     world(|world| {
         let blocked = world
@@ -224,7 +224,7 @@ fn next_time() -> Option<Nanos> {
     })
 }
 
-/// Moves the clock.
+/// Advances the clock, and wakes the tasks whose deadline has passed.
 fn advance(to: Nanos) {
     world(|world| {
         world.now = world.now.max(to);
@@ -243,7 +243,7 @@ fn device_is_due() -> bool {
     world(|world| world.device_due.is_some_and(|due| due <= world.now))
 }
 
-/// Returns the number of tasks that can run, with the one that does, and with the device.
+/// Returns the number of tasks that can run, including the current one, and the device if due.
 pub(crate) fn choices() -> usize {
     dispatch();
     let runnable = runnable();
@@ -252,7 +252,7 @@ pub(crate) fn choices() -> usize {
     choices
 }
 
-/// Runs one task until it gives the CPU up, or the device, or moves the clock.
+/// Runs one task until it yields the CPU, or runs the device, or advances the clock.
 fn step() {
     dispatch();
     let (runnable, last) = (runnable(), world(|world| world.last));
@@ -315,7 +315,7 @@ fn ended(id: TaskId) {
                 irq::place(line)
             }
             Kind::Work(work) => {
-                // SAFETY: It is alive while it runs.
+                // SAFETY: The work item is alive while it runs.
                 unsafe { (*work).is_running = false };
                 work as usize
             }

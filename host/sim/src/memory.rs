@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Memory that the device may access, and where it is mapped. No address is used twice in a machine.
+//! Memory for DMA, and its mappings. No address is reused in a machine.
 
 use std::{
     alloc::{alloc_zeroed, dealloc, Layout},
@@ -10,7 +10,7 @@ use std::{
 
 const PAGE: usize = 4096;
 
-/// Where the first mapping is: an address that needs both halves.
+/// Address of the first mapping. Both of its halves are nonzero.
 const FIRST: u64 = 0x12_3456_0000;
 
 #[derive(Clone, Copy)]
@@ -34,7 +34,7 @@ pub(crate) fn clear() {
     VIOLATIONS.with(|violations| violations.borrow_mut().clear());
 }
 
-/// Grants or revokes the right of the device to access memory.
+/// Enables or disables bus mastering of the device.
 pub fn set_master(on: bool) {
     MASTER.set(on);
     crate::device(|device| device.set_master(on));
@@ -45,7 +45,7 @@ pub fn is_master() -> bool {
     MASTER.get()
 }
 
-/// Returns zeroed memory of so many bytes.
+/// Returns `length` bytes of zeroed memory.
 pub fn allocate(length: usize, align: usize) -> *mut u8 {
     let layout = Layout::from_size_align(length.max(1), align).expect("a size");
     // SAFETY: The size is not zero.
@@ -76,19 +76,19 @@ pub fn map(host: *mut u8, length: usize) -> u64 {
     address
 }
 
-/// Has addresses fit a mask from now on, which has 32 bits at least.
+/// Restricts new addresses to a mask, which has at least 32 bits.
 pub fn set_mask(mask: u64) {
     if NEXT.get() > mask {
         NEXT.set(0x1234_0000);
     }
 }
 
-/// Turns the oracle on or off that asks the device, at each unmapping, whether it still knows the memory.
+/// Enables or disables a check at each unmapping: the device must not know the memory any more.
 pub fn set_strict(on: bool) {
     STRICT.set(on);
 }
 
-/// Ends a mapping.
+/// Unmaps memory.
 pub fn unmap(address: u64) {
     let mapping = MAPPINGS.with(|mappings| mappings.borrow_mut().remove(&address));
     if let (true, true, Some(mapping)) = (STRICT.get(), MASTER.get(), mapping) {
@@ -108,7 +108,7 @@ pub fn mappings() -> usize {
     MAPPINGS.with(|mappings| mappings.borrow().len())
 }
 
-/// Returns what the device did, or could still do, to memory that is not mapped for it.
+/// Returns actual and possible accesses of the device to memory that is not mapped for it.
 pub fn take_violations() -> Vec<String> {
     VIOLATIONS.with(|violations| std::mem::take(&mut *violations.borrow_mut()))
 }
@@ -138,17 +138,17 @@ fn find(address: u64, length: usize, writes: bool) -> Option<*mut u8> {
     found
 }
 
-/// The device reads memory. Returns whether that is mapped.
+/// Reads memory for the device. Returns whether it is mapped.
 pub fn read(address: u64, bytes: &mut [u8]) -> bool {
     let Some(memory) = find(address, bytes.len(), false) else {
         return false;
     };
-    // SAFETY: The mapping is as long.
+    // SAFETY: The mapping has at least this length.
     unsafe { core::ptr::copy_nonoverlapping(memory, bytes.as_mut_ptr(), bytes.len()) };
     true
 }
 
-/// The device writes memory. Returns whether that is mapped.
+/// Writes memory for the device. Returns whether it is mapped.
 pub fn write(address: u64, bytes: &[u8]) -> bool {
     let Some(memory) = find(address, bytes.len(), true) else {
         return false;

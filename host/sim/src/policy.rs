@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Which task runs next.
+//! Scheduling policies.
 
 use std::cell::{Cell, RefCell};
 
 use crate::{machine, task, Nanos, TaskId};
 
-/// Chooses the task that runs next, and when the clock moves.
+/// Chooses the task that runs next, and when the clock advances.
 pub enum Policy {
     /// The device first, then the youngest task. There is no preemption.
     Sequential,
@@ -14,10 +14,10 @@ pub enum Policy {
     Random {
         /// The source of all choices.
         rng: Rng,
-        /// In how many of 1024 cases a task is preempted at a [`point`].
+        /// Probability in 1/1024 that a task is preempted at a [`point`].
         preempt: u32,
-        /// In how many of 1024 steps the clock moves although a task could run. Timeouts then race with
-        /// completions.
+        /// Probability in 1/1024 that the clock advances in a step although a task can run.
+        /// Timeouts then race with completions.
         hurry: u32,
     },
     /// As [`Sequential`](Policy::Sequential), but for some deviations. See [`search`].
@@ -37,7 +37,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Counts a step with so many alternatives. Returns the one of the plan, if this step deviates.
+    /// Counts a step. Returns the planned alternative, if the run deviates at this step.
     fn step(&mut self, alternatives: usize) -> Option<usize> {
         if !self.counts {
             return None;
@@ -49,12 +49,12 @@ impl Plan {
     }
 }
 
-/// Runs `life` with each schedule that deviates at most `bound` times from [`Policy::Sequential`] in [`searched`]. Returns the number of
-/// runs.
+/// Runs `life` with each schedule that deviates at most `bound` times from [`Policy::Sequential`]
+/// in [`searched`]. Returns the number of runs.
 ///
-/// A deviation runs another task, preempts a task at a [`point`], or moves the clock although a task can run. This is delay-bounded
-/// scheduling (Emmi, Qadeer and Rakamarić, POPL 2011). Most races need few deviations. The number of runs is that of the steps to the
-/// power of `bound`.
+/// A deviation runs another task, preempts a task at a [`point`], or advances the clock although a
+/// task can run. This is delay-bounded scheduling (Emmi, Qadeer and Rakamaric, POPL 2011). Most
+/// races need few deviations. The number of runs is that of the steps to the power of `bound`.
 pub fn search(bound: usize, mut life: impl FnMut(Policy)) -> u64 {
     let (mut plans, mut runs) = (vec![Vec::new()], 0);
     while let Some(deviations) = plans.pop() {
@@ -83,7 +83,7 @@ pub fn search(bound: usize, mut life: impl FnMut(Policy)) -> u64 {
     runs
 }
 
-/// Calls `f`. A [`search`] deviates here, and nowhere else.
+/// Calls `f`. A [`search`] deviates only during this call.
 pub fn searched<R>(f: impl FnOnce() -> R) -> R {
     let set = |counts| {
         POLICY.with(|policy| {
@@ -104,29 +104,29 @@ thread_local! {
     static STALL: Cell<Option<Stall>> = const { Cell::new(None) };
 }
 
-/// A task that is to stand still.
+/// The planned stall of a task.
 #[derive(Clone, Copy)]
 struct Stall {
     task: TaskId,
-    /// After so many of its points.
+    /// Number of the task's points before it.
     points: u64,
     span: Nanos,
 }
 
-/// Has the task that runs stand still for a time at a [point], after so many others. It may hold spinlocks, like a task
-/// whose CPU the hypervisor gives to others.
+/// Stalls the current task for `span` at a [point], after `points` others. It may hold spinlocks,
+/// like a task on a virtual CPU that the hypervisor has preempted.
 pub fn stall(points: u64, span: Nanos) {
     let task = task::current();
     STALL.set(Some(Stall { task, points, span }));
     PREEMPTS.set(true);
 }
 
-/// Forgets the last [stall]. If it was still to come, returns after how many points.
+/// Cancels the last [stall]. If it is pending, returns the number of points before it.
 pub fn take_stall() -> Option<u64> {
     STALL.take().map(|stall| stall.points)
 }
 
-/// Counts a point of the task that runs.
+/// Counts a point of the current task, which may start its stall.
 fn count_point() {
     let Some(stall) = STALL.get() else {
         return;
@@ -151,7 +151,7 @@ pub(crate) fn set(policy: Policy) {
     POLICY.with(|slot| *slot.borrow_mut() = policy);
 }
 
-/// Chooses one of so many, or the clock (`None`). `last` is the place of the task that ran last, if it can run.
+/// Chooses one of `choices`, or the clock (`None`). `last`: index of the last task, if it can run.
 pub(crate) fn choose(choices: usize, last: Option<usize>) -> Option<usize> {
     POLICY.with(|policy| match &mut *policy.borrow_mut() {
         Policy::Sequential => Some(choices - 1),
@@ -160,7 +160,7 @@ pub(crate) fn choose(choices: usize, last: Option<usize>) -> Option<usize> {
             (!hurries).then(|| rng.below(choices as u64) as usize)
         }
         Policy::Planned(plan) => {
-            // The others come in their order, and then the clock.
+            // The alternatives are the others in order, and then the clock.
             let (default, which) = match plan.taken.take() {
                 Some(which) => (last.expect("a preempted task can run"), Some(which)),
                 None => (choices - 1, plan.step(choices)),
@@ -171,8 +171,8 @@ pub(crate) fn choose(choices: usize, last: Option<usize>) -> Option<usize> {
     })
 }
 
-/// A place where the policy may preempt the task: each lock, atomic access, barrier, register write and
-/// completion has one.
+/// A place where the policy may preempt the task. Each lock, atomic access, barrier, register write
+/// and completion has one.
 #[inline]
 pub fn point() {
     if PREEMPTS.get() && task::is_running() && !std::thread::panicking() {
@@ -187,7 +187,7 @@ fn maybe_preempt() {
         Policy::Sequential => false,
         Policy::Random { rng, preempt, .. } => rng.below(1024) < u64::from(*preempt),
         Policy::Planned(plan) => {
-            // The others, and the clock.
+            // The alternatives are the others and the clock.
             plan.taken = plan.step(machine::choices());
             plan.taken.is_some()
         }
@@ -231,7 +231,7 @@ impl Rng {
         self.below(n) == 0
     }
 
-    /// Returns one of some values.
+    /// Returns a random element of `values`.
     pub fn pick<T: Copy>(&mut self, values: &[T]) -> T {
         values[self.below(values.len() as u64) as usize]
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Tasks, and what they wait for.
+//! Tasks and their waits.
 
 use std::cell::{Cell, RefCell};
 
@@ -11,10 +11,10 @@ use crate::{
     Nanos, TaskId, Work,
 };
 
-/// Bytes of a task's stack.
+/// Size of a task's stack in bytes.
 const STACK: usize = 256 << 10;
 
-/// The number of no task.
+/// A number that no task has.
 const NOBODY: TaskId = usize::MAX;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub(crate) enum State {
 
 pub(crate) type Body = Coroutine<(), (), (), DefaultStack>;
 
-/// What a task is for.
+/// Purpose of a task.
 #[derive(Clone, Copy)]
 pub(crate) enum Kind {
     /// A thread of the kernel or of a program.
@@ -46,7 +46,7 @@ pub(crate) struct Task {
     pub(crate) deadline: Option<Nanos>,
     pub(crate) timed_out: bool,
     yielder: *const Yielder<(), ()>,
-    /// Spinlocks that the task holds, and one more in a handler.
+    /// Number of spinlocks that the task holds, plus one in a handler.
     atomic: u32,
     pub(crate) kind: Kind,
 }
@@ -57,7 +57,7 @@ thread_local! {
     static LONGEST: Cell<Nanos> = const { Cell::new(0) };
 }
 
-/// Makes a task.
+/// Creates a task.
 pub(crate) fn spawn_as(name: &'static str, kind: Kind, f: Box<dyn FnOnce()>) -> TaskId {
     let stack = STACKS
         .with(|stacks| stacks.borrow_mut().pop())
@@ -92,17 +92,17 @@ pub(crate) fn spawn_as(name: &'static str, kind: Kind, f: Box<dyn FnOnce()>) -> 
     id
 }
 
-/// Makes a task, to be [joined](join).
+/// Creates a task, which can be [joined](join).
 pub fn spawn(name: &'static str, f: impl FnOnce() + 'static) -> TaskId {
     spawn_as(name, Kind::Thread, Box::new(f))
 }
 
-/// Where tasks wait for the end of another.
+/// Returns the address on which tasks wait for the end of a task.
 pub(crate) fn place_of_end(task: TaskId) -> usize {
     usize::MAX - task
 }
 
-/// Waits for the end of a task. Such a wait is one of the test's, and is not bounded as those of tasks are.
+/// Waits for the end of a task. This wait of the test does not count for the longest wait.
 pub fn join(task: TaskId) {
     let longest = LONGEST.get();
     while world(|world| world.tasks[task].state != State::Done) {
@@ -111,17 +111,17 @@ pub fn join(task: TaskId) {
     LONGEST.set(longest);
 }
 
-/// Keeps the stack of a task that has ended.
+/// Keeps the stack of an ended task for reuse.
 pub(crate) fn recycle(stack: DefaultStack) {
     STACKS.with(|stacks| stacks.borrow_mut().push(stack));
 }
 
-/// Sets which task runs, if one does.
+/// Sets the current task, if any.
 pub(crate) fn set_current(task: Option<TaskId>) {
     CURRENT.set(task.unwrap_or(NOBODY));
 }
 
-/// Returns the task that runs.
+/// Returns the current task.
 pub fn current() -> TaskId {
     CURRENT.get()
 }
@@ -131,7 +131,7 @@ pub(crate) fn is_running() -> bool {
     CURRENT.get() != NOBODY
 }
 
-/// Gives the CPU up.
+/// Yields the CPU.
 pub(crate) fn switch() {
     if std::thread::panicking() {
         // The message of the panic was printed. A woken task would run in a machine that has stopped.
@@ -139,7 +139,7 @@ pub(crate) fn switch() {
         std::process::abort();
     }
     let yielder = world(|world| world.tasks[CURRENT.get()].yielder);
-    // SAFETY: It is that of the coroutine that runs.
+    // SAFETY: The yielder is that of the running coroutine.
     unsafe { (*yielder).suspend(()) };
 }
 
@@ -148,7 +148,7 @@ pub fn is_atomic() -> bool {
     is_running() && world(|world| world.tasks[CURRENT.get()].atomic != 0)
 }
 
-/// Counts a spinlock that is taken, or released if `by` is negative.
+/// Adds `by`, which may be negative, to the number of spinlocks that the task holds.
 pub fn change_atomic(by: i32) {
     world(|world| {
         if let Some(task) = world.tasks.get_mut(CURRENT.get()) {
@@ -165,7 +165,7 @@ pub fn might_sleep(what: &str) {
     assert!(!is_atomic(), "sleep in atomic context: {what}");
 }
 
-/// Blocks until [`wake`], or until a time. Returns whether the task was woken.
+/// Blocks until [`wake`], or until a deadline. Returns whether the task was woken.
 pub fn block(deadline: Option<Nanos>) -> bool {
     let current = CURRENT.get();
     assert!(is_running(), "no task runs that could wait");
@@ -191,7 +191,7 @@ pub fn wake(id: TaskId) {
     });
 }
 
-/// Returns how many interrupt handlers, their threads and work items run.
+/// Returns the number of running interrupt handlers, their threads and work items.
 pub fn under_way() -> usize {
     world(|world| {
         let tasks = world.tasks.iter().filter(|task| task.state != State::Done);
@@ -201,12 +201,12 @@ pub fn under_way() -> usize {
     })
 }
 
-/// Blocks until this place, an address, is [signalled](signal).
+/// Blocks until an address is [signalled](signal).
 pub fn wait_for(place: usize) {
     wait_until(place, None);
 }
 
-/// The same until a time. Returns whether the place was signalled.
+/// As [`wait_for`], with a deadline. Returns whether the address was signalled.
 pub fn wait_until(place: usize, deadline: Option<Nanos>) -> bool {
     let current = CURRENT.get();
     let start = world(|world| {
@@ -221,12 +221,12 @@ pub fn wait_until(place: usize, deadline: Option<Nanos>) -> bool {
     woken
 }
 
-/// Returns the longest time that a task has waited for something since the last call.
+/// Returns the longest wait of a task since the last call.
 pub fn take_longest_wait() -> Nanos {
     LONGEST.replace(0)
 }
 
-/// Wakes all tasks that wait at this place.
+/// Wakes all tasks that wait on an address.
 pub fn signal(place: usize) {
     let mut index = 0;
     while let Some((at, task)) = world(|world| world.waiters.get(index).copied()) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Work that is done later.
+//! Work items, which may be delayed.
 
 use crate::{
     machine::{now, world},
@@ -8,7 +8,7 @@ use crate::{
     Nanos,
 };
 
-/// A work item that may be delayed. It is in memory of its owner. The owner disables it before that memory is freed.
+/// A work item that may be delayed. Its owner disables it before its memory is freed.
 pub struct Work {
     pub(crate) function: fn(usize),
     pub(crate) argument: usize,
@@ -58,13 +58,13 @@ impl Work {
         }
     }
 
-    /// Cancels the item, and has it not queued until as many calls of [`Work::enable`].
+    /// Cancels the item, and keeps it from being queued until [`Work::enable`] is called as often.
     pub fn disable(&mut self) {
         self.disabled += 1;
         self.cancel();
     }
 
-    /// Ends one [`Work::disable`].
+    /// Reverts one [`Work::disable`].
     pub fn enable(&mut self) {
         self.disabled -= 1;
     }
@@ -74,7 +74,7 @@ impl Work {
         might_sleep("waiting for work");
         self.disable();
         let this: *mut Self = self;
-        // SAFETY: The owner waits here, so that the item stays; the machine changes it meanwhile.
+        // SAFETY: The item exists, as the owner waits here. The machine changes it meanwhile.
         while unsafe { (&raw const (*this).is_running).read_volatile() } {
             wait_for(this as usize);
         }

@@ -4,7 +4,7 @@
 
 use std::{cell::Cell, rc::Rc};
 
-/// Returns how many runs there are, and in how many of them one of two increments is lost.
+/// Returns the number of runs, and of those in which one of two increments is lost.
 fn increments(bound: usize) -> (u64, u32) {
     let mut lost = 0;
     let runs = sim::search(bound, |policy| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What takes the place of `sys/atomic.rs`: each access is a place to be preempted.
+//! Replaces `sys/atomic.rs`: each access is a preemption point.
 
 use kernel::sim;
 
@@ -37,7 +37,7 @@ atomics! {
     AtomicU8, u8;
 }
 
-/// As that of the module.
+/// As the module's type.
 pub(crate) struct UnsafeCell<T>(core::cell::UnsafeCell<T>);
 
 impl<T> UnsafeCell<T> {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Puts the sources of a kernel module where a crate of the host finds them.
+//! Stages the sources of a kernel module for a crate of the host.
 //!
-//! A module is one crate, whose root begins with attributes that only a root may have. [`module`] makes
-//! a folder of links to the module's files, and a root without these attributes. The crate of the host
-//! includes that root, so that not one line of the module is different. Only `sys/atomic.rs` is replaced: its accesses are
-//! places to be preempted here.
+//! A module is one crate, whose root begins with attributes that only a root may have. [`module`]
+//! creates a folder of links to the module's files, and a root without these attributes. The crate
+//! of the host includes that root, so that all lines of the module are unchanged. Only
+//! `sys/atomic.rs` is replaced: its accesses are preemption points here.
 
 use std::{
     env, fs,
@@ -16,7 +16,7 @@ use std::{
 /// The variable that names bindgen's output, which a build of the module makes.
 const BINDINGS: &str = "EFA_BINDINGS";
 
-/// What takes the place of `sys/atomic.rs`.
+/// The replacement of `sys/atomic.rs`.
 const ATOMIC: &str = include_str!("atomic.rs");
 
 /// Stages the module whose `root` is in `folder`, and sets `cfgs` as its Kbuild does. The host's crate has
@@ -50,7 +50,7 @@ pub fn module(folder: &str, root: &str, cfgs: &[&str]) {
     fs::write(out.join("root.rs"), without_inner(&text)).expect("the staged root");
 }
 
-/// Links all folders and sources in a folder but some.
+/// Links all folders and sources in a folder, except for `others`.
 fn link_all(from: &Path, to: &Path, others: &[&str]) {
     for entry in fs::read_dir(from).expect("a folder of the module") {
         let path = entry.expect("an entry").path();

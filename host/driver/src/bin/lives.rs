@@ -3,9 +3,9 @@
 //! Runs [lives](driver::life) on all CPUs, and prints each one that fails.
 //!
 //! ```text
-//! lives seeds FIRST COUNT         the lives of so many seeds
-//! lives schedules FIRST SECONDS   the lives of as many seeds as that time allows
-//! lives inputs FILE               the lives of a fuzzer's inputs, each a line of hexadecimal digits
+//! lives seeds FIRST COUNT         lives of COUNT seeds
+//! lives schedules FIRST SECONDS   lives of seeds for SECONDS
+//! lives inputs FILE               lives of a fuzzer's inputs, one line of hexadecimal digits each
 //! ```
 //!
 //! `SIM_LOG=1` in the environment prints all messages of the kernel and of the device.
@@ -25,12 +25,12 @@ use std::{
 
 use driver::life;
 
-/// The program ends after as many failures.
+/// Number of failures after which the program ends.
 const MOST_FAILURES: usize = 20;
 
 const USAGE: &str = "usage: lives seeds FIRST COUNT | schedules FIRST SECONDS | inputs FILE";
 
-/// Which lives there are.
+/// The lives to run, as named on the command line.
 enum Lives {
     Seeds { first: u64, count: u64 },
     Schedules { first: u64, end: Instant },
@@ -63,7 +63,7 @@ impl Lives {
         })
     }
 
-    /// Runs the life with a number. Returns false if there is none.
+    /// Runs the life with an index. Returns false if no lives are left to run.
     fn run(&self, number: u64) -> bool {
         match self {
             Self::Seeds { count, .. } if number >= *count => return false,
@@ -95,7 +95,7 @@ fn bytes(line: &str) -> Vec<u8> {
 }
 
 thread_local! {
-    /// The life that this thread runs.
+    /// Name of the life that this thread runs, for messages.
     static NAME: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
@@ -103,7 +103,7 @@ fn name(name: String) {
     NAME.with(|slot| *slot.borrow_mut() = name);
 }
 
-/// Stops a thread where its life fails. Its stack is not unwound: the drops would run in a machine that has stopped.
+/// Reports panics to `to`, and parks the thread: unwinding would run drops in a stopped machine.
 fn report_failures(to: Sender<Option<String>>) {
     panic::set_hook(Box::new(move |info| {
         let name = NAME.with(|name| name.borrow().clone());
@@ -144,7 +144,7 @@ fn main() -> ExitCode {
             }
         }
     }
-    // Each worker has asked for one more.
+    // Each worker has taken one index beyond the last life.
     let count = next.load(Ordering::Relaxed) - workers as u64;
     let each_second = count as f64 / start.elapsed().as_secs_f64();
     println!("{count} lives, {each_second:.0} per second, {failures} failed");

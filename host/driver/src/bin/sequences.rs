@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Prints [sequences](driver::sequence) and what the driver shows in each, a line of JSON for each seed.
+//! Prints [sequences](driver::sequence) and the results of the driver, one line of JSON per seed.
 //!
 //! ```text
 //! sequences FIRST COUNT

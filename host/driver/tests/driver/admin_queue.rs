@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Commands in flight: many, in any order, late, and of a device that stops answering.
+//! Admin commands in flight: many, completed out of order or late, or never by a dead device.
 
 use std::{cell::Cell, rc::Rc};
 
@@ -16,7 +16,7 @@ use kernel::{error::code::*, page::PAGE_SIZE, sim};
 
 use crate::{command, counter, messages, run, run_with};
 
-/// Most commands that the driver has in flight.
+/// Limit on the driver's commands in flight.
 const SLOTS: usize = 32;
 
 /// Waits until a condition holds.
@@ -28,7 +28,7 @@ fn wait_until(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-/// What a program does: six commands and what they need.
+/// Opens the device, and allocates and frees four protection domains, one after the other.
 fn work() {
     let program = Program::new().unwrap();
     for _ in 0..4 {
@@ -135,7 +135,7 @@ fn ignores_what_comes_twice() {
     });
 }
 
-/// Checksums of nothing, of commands and completions, of completions.
+/// Versions without checksums, with those of commands and completions, and of completions only.
 #[test]
 fn follows_the_version_of_each_session() {
     run(|rig| {
@@ -151,7 +151,7 @@ fn follows_the_version_of_each_session() {
     });
 }
 
-/// The completion comes in the next session, whose first, second or later command it may be taken for.
+/// The completion arrives in the next session, where it must not complete another command.
 #[test]
 fn ignores_completions_of_the_last_session() {
     for after in 1..8 {
@@ -171,7 +171,7 @@ fn ignores_completions_of_the_last_session() {
     }
 }
 
-/// Each program waits for one command, or for none. It takes three resets to halt the device, and two for the first attempt.
+/// Each program waits for at most one command. Halting takes three resets, the first attempt two.
 #[test]
 fn ends_for_all_programs_when_the_device_stops_answering() {
     run(|rig| {
@@ -225,7 +225,7 @@ fn waits_once_for_the_counters_of_a_port() {
     });
 }
 
-/// A command takes 23 of its 30 s. Those that wait for a slot give up after 60 s: three threads get a slot in turn, later ones do not.
+/// A command takes 23 s, and waits for a slot end after 60 s: each slot serves three in turn.
 #[test]
 fn what_finds_no_slot_for_its_destruction_stays_in_the_device() {
     run(|rig| {
@@ -241,7 +241,7 @@ fn what_finds_no_slot_for_its_destruction_stays_in_the_device() {
                 objects.program.alloc_pd().unwrap();
             })
         });
-        // They wait in their order.
+        // The slots are granted in the order of the waiters.
         sim::sleep(SECOND);
         let late = [objects.qp.id, objects.mr].map(|id| {
             let objects = objects.clone();
@@ -262,7 +262,7 @@ fn what_finds_no_slot_for_its_destruction_stays_in_the_device() {
     });
 }
 
-/// So many that one message for each would fill the log. There are four kinds of messages, each of which comes ten times in 5 s.
+/// 100 destructions. Each of the four kinds of messages is limited to ten in 5 s.
 #[test]
 fn a_dead_device_does_not_fill_the_log() {
     run(|rig| {

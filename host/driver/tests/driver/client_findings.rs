@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! As [`crate::findings`], of clients in the kernel.
+//! Findings of reviews about in-kernel clients. See [`crate::findings`].
 
 use core::ptr::null_mut;
 use std::{cell::Cell, rc::Rc};
@@ -32,14 +32,14 @@ fn a_client_that_is_being_added_does_not_wait_for_itself() {
         let add = move |device| {
             let mut objects = Objects::new(device, WORKQUEUE)?;
             let region = |()| {
-                // SAFETY: The domain is there.
+                // SAFETY: The domain exists.
                 unsafe { verbs::alloc_mr(objects.pd, 16) }.expect("a region")
             };
             let regions = [(); 3].map(region);
             shared.with(|device, _, _| device.inject(always(of_command(None), silence())));
             let start = sim::now();
             for region in regions {
-                // SAFETY: The region is there.
+                // SAFETY: The region exists.
                 verbs::ignore("ib_dereg_mr", unsafe {
                     verbs::dereg_mr(region, null_mut())
                 });
@@ -76,14 +76,14 @@ extern "C" fn count_event(_: *mut ib_cq, _: *mut core::ffi::c_void) {
     EVENTS.set(EVENTS.get() + 1);
 }
 
-/// Neither an event of a queue that has none, nor a second one before the client has requested that.
+/// Covers events for a queue without events, and a second event that was not requested.
 #[test]
 fn an_event_that_nobody_asked_for_is_ignored() {
     run_without_end(|rig| {
         rig.probe().unwrap();
         let other = Objects::new(registered().unwrap(), WORKQUEUE).unwrap();
         let (eqn, other_cqn) = queue(rig);
-        // SAFETY: The queue is there. The core has requested an event, and does not poll it any more.
+        // SAFETY: The queue exists. The core has requested an event, and does not poll it any more.
         unsafe { (*other.cq).comp_handler = Some(count_event) };
         let objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
         let cqn = rig.shared.with(|device, _, now| {
@@ -139,7 +139,7 @@ fn events_while_queues_are_created_and_freed_are_ignored() {
     }
 }
 
-/// The ring of a queue pair has more descriptors than the device allows.
+/// The requested receive queue has more descriptors than the device allows.
 #[test]
 fn a_receive_queue_is_no_larger_than_the_device_allows() {
     run_without_end(|rig| {
@@ -148,7 +148,7 @@ fn a_receive_queue_is_no_larger_than_the_device_allows() {
         let most = 32_768;
         let mut attr = objects.qp_attr();
         (attr.cap.max_recv_wr, attr.cap.max_recv_sge) = (most, 3);
-        // SAFETY: The domain and the queue are there.
+        // SAFETY: The domain and the queue exist.
         let result = unsafe { verbs::create_qp(objects.pd, &mut attr, null_mut()) };
         let depths = rig.shared.with(|device, _, now| {
             let pairs = device.snapshot(now).queue_pairs;
@@ -168,7 +168,7 @@ fn a_receive_queue_is_no_larger_than_the_device_allows() {
     });
 }
 
-/// The device is not asked for a queue that its doorbell can't count.
+/// No command is sent for a queue that is larger than the count in a doorbell.
 #[test]
 fn a_receive_queue_has_no_more_descriptors_than_a_doorbell_counts() {
     run_without_end(|rig| {
@@ -178,7 +178,7 @@ fn a_receive_queue_has_no_more_descriptors_than_a_doorbell_counts() {
         let mut attr = objects.qp_attr();
         attr.cap.max_recv_wr = 65_536;
         let before = rig.device().admin.submitted;
-        // SAFETY: The domain and the queue are there.
+        // SAFETY: The domain and the queue exist.
         let result = unsafe { verbs::create_qp(objects.pd, &mut attr, null_mut()) };
         let commands = rig.device().admin.submitted - before;
         drop(objects);
@@ -186,7 +186,7 @@ fn a_receive_queue_has_no_more_descriptors_than_a_doorbell_counts() {
     });
 }
 
-/// Keeps what it has of its first device until its request has ended.
+/// Keeps its objects of the first device until its request has completed.
 struct Waiting {
     objects: Cell<Option<Objects>>,
     request: Box<Request>,
@@ -218,8 +218,8 @@ impl client::Client for Waiting {
     }
 }
 
-/// Has a task post, which stands still at one of its points. The device is halted meanwhile. Returns whether the request
-/// has ended, or `None` if the task has fewer points.
+/// Stalls a posting task after `points` preemption points, and halts the device meanwhile. Returns
+/// whether the request completes, or `None` if the task has fewer points.
 fn post_in_a_halt(points: u64, post: fn(&Objects, &Request) -> Result) -> Option<bool> {
     let client = Rc::new(Waiting {
         objects: Cell::new(None),
@@ -229,7 +229,7 @@ fn post_in_a_halt(points: u64, post: fn(&Objects, &Request) -> Result) -> Option
     });
     let is_beyond = Rc::new(Cell::new(false));
     let (poster, was_beyond) = (client.clone(), is_beyond.clone());
-    // While a task stands still between two halves of a post, the core polls without a pause.
+    // While a task is stalled in the middle of a post, the core polls without pauses.
     let policy = Policy::Random {
         rng: Rng::new(points),
         preempt: 0,
@@ -257,7 +257,7 @@ fn post_in_a_halt(points: u64, post: fn(&Objects, &Request) -> Result) -> Option
     (!is_beyond.get()).then(|| client.has_ended.get())
 }
 
-/// The last poll may be before the work request.
+/// The last poll may precede the post.
 #[test]
 fn a_request_that_is_posted_in_a_halt_ends() {
     for post in [Objects::post_recv, Objects::post_send] {
@@ -270,7 +270,7 @@ fn a_request_that_is_posted_in_a_halt_ends() {
     }
 }
 
-/// A client posts while the device is stopped. What is posted ends all the same.
+/// A client posts while its failed device is being halted. The request still completes.
 #[test]
 fn a_request_that_is_posted_during_a_failure_ends() {
     for seed in 0..4000 {
@@ -295,7 +295,7 @@ fn a_request_that_is_posted_during_a_failure_ends() {
             rig.check_quiet();
             client::unregister_client(number);
             let ended = request.status.get().is_some();
-            // It may not have ended.
+            // It may still be outstanding.
             std::mem::forget(request);
             ended
         });
@@ -332,7 +332,7 @@ fn a_client_can_use_a_device_that_is_unbound() {
     assert!(was_removed.get());
 }
 
-/// Polls what it has posted when its halted device is removed. Counts the steps.
+/// Polls its posted requests when its halted device is removed, and counts the steps.
 struct Flushed(Cell<Option<Objects>>, Vec<Request>, Cell<Option<u64>>);
 
 impl client::Client for Flushed {
@@ -362,7 +362,7 @@ impl client::Client for Flushed {
     }
 }
 
-/// A step is an access of what posts and polls share.
+/// A step is an access to state that posts and polls share.
 #[test]
 fn a_flush_takes_a_few_steps_for_each_request() {
     let steps = |count: usize| {
@@ -383,7 +383,7 @@ fn a_flush_takes_a_few_steps_for_each_request() {
     assert!(many < 20 * few, "{few} and {many} steps");
 }
 
-/// Waits for what it has posted when its device is removed, which dies then.
+/// Posts a request when its device is removed, lets the device die, and waits for the completion.
 struct Patient(Cell<Option<Objects>>, Box<dyn Fn()>, Rc<Cell<bool>>);
 
 impl client::Client for Patient {
@@ -408,7 +408,7 @@ impl client::Client for Patient {
     }
 }
 
-/// The driver detects it, although no command is sent.
+/// The driver detects the death, although no command is sent.
 #[test]
 fn a_client_does_not_wait_for_a_device_that_dies_while_it_is_unbound() {
     let ended = Rc::new(Cell::new(false));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Queue pairs of clients in the kernel that are in error, and drains, which rely on what these do.
+//! Queue pairs of in-kernel clients in the error state, and drains, which rely on that state.
 
 use core::ptr::null_mut;
 
@@ -29,8 +29,8 @@ use kernel::{
 
 use crate::run;
 
-/// Runs `f` with the objects of clients that poll in two ways, and with a device that may fail, by some seeds. No warning of
-/// the kernel is left.
+/// Runs `f` with the objects of a client, for some seeds and both poll contexts, and with a device
+/// that may fail. The kernel must not warn.
 fn run_client(f: fn(&Rig, &Objects)) {
     for (seed, context) in (0..100).flat_map(|seed| [(seed, DIRECT), (seed, WORKQUEUE)]) {
         let policy = Policy::Random {
@@ -43,7 +43,7 @@ fn run_client(f: fn(&Rig, &Objects)) {
             let client = Ulp::new(move |device| Objects::new(device, context), true);
             let number = client::register_client(client.clone());
             client.with(|objects| f(&rig, objects)).expect("objects");
-            // It also ends if the device is being reset.
+            // This also returns if the device is being reset.
             client::unregister_client(number);
             rig.heal();
             rig.remove();
@@ -52,32 +52,32 @@ fn run_client(f: fn(&Rig, &Objects)) {
     }
 }
 
-/// Drains both queues, and checks that all requests have ended then.
+/// Drains both queues, and checks that all requests have completed.
 fn drain(objects: &Objects, requests: &[Request]) {
-    // SAFETY: The queue pair is there.
+    // SAFETY: The queue pair exists.
     unsafe { cq::drain(objects.qp) };
     let left = requests.iter().filter(|one| one.status.get().is_none());
     let left = left.count();
     if left != 0 {
-        // The functions of the others are still to be called.
+        // The completion functions of the others are still to be called.
         sim::sleep(100 * SECOND);
         panic!("{left} requests had not ended");
     }
 }
 
-/// Makes requests whose functions take some time.
+/// Creates requests whose completion functions take 1 ms.
 fn requests(count: usize) -> Vec<Request> {
     (0..count).map(|_| *Request::new(1_000_000)).collect()
 }
 
-/// Posts requests: some receives, and the others as sends.
+/// Posts the first `receives` requests as receives, and the others as sends.
 fn post(objects: &Objects, requests: &[Request], receives: usize) {
     let (recvs, sends) = requests.split_at(receives);
     recvs.iter().for_each(|one| objects.post_recv(one).unwrap());
     sends.iter().for_each(|one| objects.post_send(one).unwrap());
 }
 
-/// Sends are executed, and never complete.
+/// A rule: sends are executed, but never complete.
 const HOLD: &str = r#"{"when": {"work": "SEND"}, "then": {"hold": "for ever"}}"#;
 
 #[test]
@@ -113,14 +113,14 @@ fn drains_a_device_that_refuses() {
     });
 }
 
-/// A device that does not flush what it was given is reset.
+/// A device that does not flush its posted work requests is reset.
 #[test]
 fn drains_a_device_that_forgets() {
     run_client(|rig, objects| {
         let requests = requests(9);
         rig.inject(rule(HOLD));
         post(objects, &requests, 4);
-        // The device executes them.
+        // Time for the device to execute them.
         sim::sleep(SECOND);
         let start = sim::now();
         drain(objects, &requests);
@@ -129,7 +129,7 @@ fn drains_a_device_that_forgets() {
     });
 }
 
-/// All that is posted after the death of a device is flushed.
+/// Work requests that are posted after the death of the device are flushed.
 #[test]
 fn takes_work_requests_of_a_dead_device() {
     run_client(|rig, objects| {
@@ -145,7 +145,7 @@ fn takes_work_requests_of_a_dead_device() {
     });
 }
 
-/// What is posted in error completes in its order, and after what the device was given.
+/// Work requests posted in the error state complete in order, after those posted to the device.
 #[test]
 fn completes_in_order() {
     run(|rig| {
@@ -168,7 +168,7 @@ fn completes_in_order() {
     });
 }
 
-/// A queue pair that was reset is as a new one, whatever was posted before.
+/// A queue pair that was reset behaves like a new one, whatever was posted before.
 #[test]
 fn can_be_used_again() {
     run_client(|_, objects| {
@@ -177,7 +177,7 @@ fn can_be_used_again() {
             post(objects, round, 6);
             objects.modify_qp(&[ERR]).unwrap();
             objects.modify_qp(&[RESET]).unwrap();
-            // Those that are under way.
+            // Completion functions may still be running.
             sim::sleep(SECOND);
             objects.modify_qp(&UP).unwrap();
             (0..3).for_each(|value| objects.exchange(value));
@@ -185,7 +185,7 @@ fn can_be_used_again() {
     });
 }
 
-/// Receives may be posted before it is ready.
+/// Receives may be posted in the INIT state.
 #[test]
 fn can_be_reset_before_it_is_ready() {
     run_client(|_, objects| {
@@ -198,7 +198,7 @@ fn can_be_reset_before_it_is_ready() {
     });
 }
 
-/// A client that says of a queue pair in use that it is new has no effect.
+/// A modification with a wrong current state has no effect.
 #[test]
 fn is_in_the_state_that_it_was_put_into() {
     run(|rig| {
@@ -207,7 +207,7 @@ fn is_in_the_state_that_it_was_put_into() {
         let (mut attr, mask) = qp_attr(ERR);
         attr.cur_qp_state = RESET;
         let mask = mask | ib_qp_attr_mask_IB_QP_CUR_STATE;
-        // SAFETY: The queue pair is there.
+        // SAFETY: The queue pair exists.
         let result = unsafe { verbs::modify_qp(objects.qp, &raw mut attr, mask, null_mut()) };
         objects.exchange(1);
         drop(objects);
@@ -215,7 +215,7 @@ fn is_in_the_state_that_it_was_put_into() {
     });
 }
 
-/// Nothing was ever posted to it, and the device does not know the transition.
+/// Nothing was posted to it, and the device does not support the transition.
 #[test]
 fn drains_a_new_queue_pair() {
     run(|rig| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Each effect of a rule has the results of `tests/kselftest/effects.md`, which a guest has as well.
+//! Each effect of a rule has the results in `tests/kselftest/effects.md`, as in a guest.
 
 use driver::{
     fault::rule,

@@ -12,10 +12,10 @@ use kernel::sim;
 
 use crate::{command, counter, messages, run, run_with};
 
-/// Entries of the driver's ring of events.
+/// Depth of the driver's asynchronous event queue.
 const DEPTH: u64 = 16;
 
-/// Has the device post no event by itself, and the driver miss none.
+/// Attributes: no keep-alives of the device, and the longest watchdog of the driver.
 const QUIET: &str = r#"{"keep_alive_ms": 0, "driver_watchdog_timeout_ms": 65535}"#;
 
 fn posted(rig: &Rig) -> u64 {
@@ -46,7 +46,7 @@ fn keep_alives_come_by_themselves() {
     });
 }
 
-/// A device whose event queue is never empty leaves the CPU to others.
+/// Handling an event queue that is never empty must not monopolize the CPU.
 #[test]
 fn a_storm_of_completion_events_leaves_time() {
     const RINGS: u64 = 20;
@@ -73,7 +73,7 @@ fn a_storm_of_completion_events_leaves_time() {
     });
 }
 
-/// All events come at once. The ring has no room for most of them.
+/// All events arrive at once, and most do not fit into the ring.
 #[test]
 fn a_burst_overflows_the_ring() {
     run(|rig| {
@@ -113,7 +113,7 @@ fn of_each_group_are_logged() {
     }
 }
 
-/// An event of the last session comes in the next one.
+/// An event of the last session arrives in the next one.
 #[test]
 fn of_the_last_session_are_ignored_or_obeyed() {
     for (group, resets) in [(4, 1), (2, 1), (77, 1), (1, 2)] {
@@ -140,7 +140,7 @@ fn of_the_last_session_are_ignored_or_obeyed() {
     }
 }
 
-/// The driver yields the CPU, and limits its messages.
+/// The driver yields the CPU, and limits the rate of its messages.
 #[test]
 fn a_storm_holds_nobody_up() {
     const STORM: u64 = 10_000;
@@ -177,7 +177,7 @@ fn a_storm_of_fatal_errors_is_one_reset() {
     });
 }
 
-/// A completion queue that does not exist has events while the device dies.
+/// Events for a completion queue that does not exist arrive while the device dies.
 #[test]
 fn of_queues_that_are_gone_are_ignored() {
     run_with(Profile::Efa3, |rig| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Findings of reviews. A test of what the driver still has is ignored, and has an entry in `known.toml`.
+//! Findings of reviews. A test of an unfixed one is ignored, and has an entry in `known.toml`.
 
 use driver::{
     fault::{always, command as of_command, death, once, register, silence, status},
@@ -15,7 +15,7 @@ use ib_core::{
 };
 use kernel::sim::{self, Policy};
 
-/// Runs `f` without a look at what is left.
+/// Runs `f` without the final checks of the rig.
 pub fn run_without_end(f: impl FnOnce(&mut Rig)) {
     rig::run_without_end(Profile::Efa3, Policy::Sequential, |mut rig| f(&mut rig));
 }
@@ -44,9 +44,9 @@ fn a_region_whose_deregistration_is_refused_keeps_no_bar() {
     refused_destroy_keeps_no_bar(Opcode::DeregMr);
 }
 
-/// Kills a device that continues DMA, and that no reset stops.
+/// Kills a device, which then continues DMA and does not react to resets.
 fn die_and_write(rig: &Rig) {
-    // Each access takes time: a model that is as fast as it can be writes millions of times.
+    // Without a minimum time for each access, the model would write millions of times.
     rig.shared.set_pace(50_000_000);
     rig.die(Death {
         dma: true,
@@ -54,7 +54,7 @@ fn die_and_write(rig: &Rig) {
     });
 }
 
-/// A DMA buffer is revoked while the DMA of a dead device is disabled.
+/// A dma-buf is revoked while the DMA of a dead device is disabled.
 #[test]
 fn a_halted_device_stays_halted() {
     run_without_end(|rig| {
@@ -103,7 +103,7 @@ fn a_probe_has_one_time_limit() {
     });
 }
 
-/// Memory of a DMA buffer that is in quarantine is attached to the device, whose resources are released first.
+/// A dma-buf in quarantine is attached to the device, whose managed resources are released first.
 #[test]
 fn a_dma_buffer_in_quarantine_does_not_outlive_its_action() {
     run_without_end(|rig| {
@@ -122,7 +122,7 @@ fn a_dma_buffer_in_quarantine_does_not_outlive_its_action() {
     });
 }
 
-/// A dead device loses its DMA as it is unbound. Then it is bound again.
+/// The DMA of a dead device is disabled by its unbind. Then the device is bound again.
 #[test]
 fn a_device_is_reset_before_it_is_bus_master() {
     run_without_end(|rig| {
@@ -157,13 +157,13 @@ fn a_reset_that_ends_with_a_fatal_error_has_failed() {
     });
 }
 
-/// The device executes a command. Its status is unknown.
+/// The device executes a command, and completes it with an unknown status.
 #[test]
 fn an_unknown_status_is_no_refusal() {
     run_without_end(|rig| {
         rig.probe().unwrap();
         let program = Program::new().unwrap();
-        // The status of a completion.
+        // Offset and value of the status in a completion.
         let corrupt = vec![Corruption {
             offset: 2,
             value: 177,
@@ -197,7 +197,7 @@ fn refusals_without_end_do_not_keep_memory_without_end() {
     });
 }
 
-/// The device may have what it was to create.
+/// The device may have created the object of a failed command.
 #[test]
 fn nonsense_without_end_does_not_keep_memory_without_end() {
     run_without_end(|rig| {
@@ -229,7 +229,7 @@ fn a_device_that_fails_as_soon_as_it_is_used_is_given_up() {
     });
 }
 
-/// The quarantine has no memory to remember a region.
+/// The quarantine fails to allocate the record of a region.
 #[test]
 fn a_region_that_is_forgotten_keeps_no_bar() {
     for number in 0..40 {
@@ -268,11 +268,11 @@ fn a_shutdown_does_not_wait_for_clients() {
     });
 }
 
-/// A peer that has the old key would reach the other region.
+/// A peer with the old key would access the new region.
 #[test]
 fn the_key_of_revoked_memory_stays_in_use() {
     run_without_end(|rig| {
-        // A number is used again, after the others.
+        // With few numbers, each is soon reused.
         rig.set(r#"{"max_mr": 3}"#);
         rig.probe().unwrap();
         let program = Program::new().unwrap();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Halting a device: what waits for it, what the device may do meanwhile, and what restarts it.
+//! Halting a device: tasks that wait for it, actions of the device meanwhile, and the restart.
 
 use std::cell::Cell;
 
@@ -24,7 +24,7 @@ use kernel::{
 
 use crate::{command, run};
 
-/// Kills a device that continues DMA. A reset of this number revives it.
+/// Kills a device, which then continues DMA until the reset number `resets`.
 fn die_and_write(rig: &Rig, resets: u32) {
     rig.shared.set_pace(50_000_000);
     rig.die(Death {
@@ -33,7 +33,7 @@ fn die_and_write(rig: &Rig, resets: u32) {
     });
 }
 
-/// Calls a callback of the bus while a client holds a reference to a device that has failed. Returns how long it takes.
+/// Times a bus callback, in seconds, while a client holds a reference to a failed device.
 fn while_a_client_holds_it(bus: impl FnOnce(&mut Rig)) -> u64 {
     run(|rig| {
         rig.probe().unwrap();
@@ -69,7 +69,7 @@ fn the_bus_does_not_wait_for_clients() {
     }
 }
 
-/// After its client has released it, it comes back.
+/// The recovery waits for the reference of the client.
 #[test]
 fn a_device_comes_back_when_its_client_releases_it() {
     run(|rig| {
@@ -84,7 +84,7 @@ fn a_device_comes_back_when_its_client_releases_it() {
     });
 }
 
-/// A client takes long to begin with a device that comes back. The bus resets it meanwhile.
+/// A client takes long to add a recovered device. The bus resets the device meanwhile.
 #[test]
 fn a_device_that_the_bus_has_halted_while_it_came_back_is_not_up() {
     run(|rig| {
@@ -109,7 +109,7 @@ fn a_device_that_the_bus_has_halted_while_it_came_back_is_not_up() {
     });
 }
 
-/// A device that dies is reset by the bus, which takes as long as it may. A program ends meanwhile.
+/// The bus resets a dead device, which takes 65 s. A program ends meanwhile.
 #[test]
 fn a_reset_by_the_bus_may_take_a_minute() {
     run(|rig| {
@@ -117,14 +117,14 @@ fn a_reset_by_the_bus_may_take_a_minute() {
         rig.probe().unwrap();
         let objects = Objects::new().unwrap();
         rig.die(death(3, FailedReset::NeverStarts));
-        // Its end and the recovery have the same halt.
+        // The end of the program and the recovery share one halt.
         drop(objects);
         rig.check_quiet();
         assert!(command().0.is_ok());
     });
 }
 
-/// The exporter of a DMA buffer revokes it while the device does not answer.
+/// The exporter of a dma-buf revokes it while the device does not answer.
 #[test]
 fn an_exporter_halts_a_device_that_does_not_answer() {
     run(|rig| {
@@ -136,7 +136,7 @@ fn an_exporter_halts_a_device_that_does_not_answer() {
         die_and_write(rig, 3);
         let start = sim::now();
         dmabuf::revoke(buffer);
-        // What the first reset takes. No one waits for the work item.
+        // The duration of the first reset. The exporter does not wait for the work item.
         assert!(sim::now() - start < 8 * SECOND, "{} ns", sim::now() - start);
         rig.check_quiet();
         assert!(command().0.is_ok());
@@ -144,7 +144,7 @@ fn an_exporter_halts_a_device_that_does_not_answer() {
     });
 }
 
-/// One read of the configuration has all ones, as if the device were gone.
+/// Configuration reads return all ones for a while, as if the device were unplugged.
 #[test]
 fn a_device_that_seems_to_be_gone_keeps_its_memory() {
     run(|rig| {
@@ -162,7 +162,7 @@ fn a_device_that_seems_to_be_gone_keeps_its_memory() {
     });
 }
 
-/// The driver knows a function that it has left halted by its configuration.
+/// The driver recognizes a function that it has left halted by its PCI configuration.
 #[test]
 fn a_function_that_was_left_halted_is_reset_by_the_bus_first() {
     let first_of_a_probe = |rig: &mut Rig| {
@@ -190,7 +190,7 @@ fn a_function_that_was_left_halted_is_reset_by_the_bus_first() {
     });
 }
 
-/// One read of the configuration has all ones when the function is bound again.
+/// Configuration reads return all ones while the function is bound again.
 #[test]
 fn a_function_that_seems_to_be_gone_may_have_been_left_halted() {
     run(|rig| {
@@ -208,7 +208,7 @@ fn a_function_that_seems_to_be_gone_may_have_been_left_halted() {
     });
 }
 
-/// The device reports a fatal error at the end of a reset. The bus resets it, too.
+/// The device reports a fatal error at the end of a reset. A function-level reset follows.
 #[test]
 fn a_reset_that_ends_with_a_fatal_error_halts_nothing() {
     run(|rig| {
@@ -232,7 +232,7 @@ fn a_reset_that_ends_with_a_fatal_error_halts_nothing() {
     });
 }
 
-/// A recovery waits for an interrupt that does not come. The machine shuts down.
+/// The machine shuts down while a recovery waits for an interrupt that does not arrive.
 #[test]
 fn a_shutdown_does_not_wait_for_a_recovery() {
     run(|rig| {
@@ -264,7 +264,7 @@ fn a_frozen_function_is_left_alone() {
         let _objects = Objects::new().unwrap();
         trace_device(true);
         sim::keep_log(true);
-        // The driver looks at the device once a second.
+        // The driver checks the health of the device once a second.
         rig.slot.freeze();
         sim::sleep(5 * SECOND);
         let accesses = Cell::new(None);
@@ -282,7 +282,7 @@ fn a_frozen_function_is_left_alone() {
     });
 }
 
-/// Returns how long an unbind takes while the device answers nothing of this.
+/// Returns the duration of an unbind in ns, while the device does not answer `what`.
 fn unbind_time(rig: &mut Rig, what: When) -> u64 {
     rig.probe().unwrap();
     let objects = Objects::new().unwrap();
@@ -310,7 +310,7 @@ fn an_unbind_of_a_failed_device_waits_for_no_command() {
     });
 }
 
-/// The device refuses each destruction. It is reset when there are too many, and none of them fails.
+/// The device refuses each destroy command, and is reset after too many. No destruction fails.
 #[test]
 fn ten_thousand_destructions_are_refused() {
     run(|rig| {
@@ -342,7 +342,7 @@ fn ten_thousand_destructions_are_refused() {
     });
 }
 
-/// It is the registry's device that is asked for, so that the session is the newest.
+/// The last check uses the device in the registry, and so the newest session.
 #[test]
 fn a_device_dies_in_each_step_of_a_halt() {
     for number in 0..40 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Clients in the kernel.
+//! In-kernel clients.
 
 use core::ptr::null_mut;
 
@@ -34,7 +34,7 @@ fn sends_to_itself() {
             run_with(profile, |rig| {
                 rig.probe().unwrap();
                 let device = registered().unwrap();
-                // SAFETY: It is registered.
+                // SAFETY: The device is registered.
                 let has_verbs = unsafe { (*device).kverbs_provider() } != 0;
                 match Objects::new(device, context) {
                     Ok(objects) => (0..100).for_each(|value| objects.exchange(value)),
@@ -62,7 +62,7 @@ fn registers_memory_by_work_requests() {
     }
 }
 
-/// The status of each completion in the terms of the verbs is that of rdma-core's `providers/efa/verbs.c`.
+/// Completion statuses map to those of the verbs as in rdma-core's `providers/efa/verbs.c`.
 #[test]
 fn statuses_are_those_of_userspace() {
     use CompStatus as Device;
@@ -138,7 +138,7 @@ fn a_buffer_may_be_longer_than_a_descriptor_says() {
     });
 }
 
-/// A queue has room for as many receives as it was made for, and none are written over others.
+/// A queue has room for all receives that it was created for, and none overwrites another.
 #[test]
 fn a_receive_queue_has_room_for_all_buffers() {
     for (count, sges, room) in [(5, 3, 5), (32, 1, 32), (33, 1, 64), (7, 2, 8)] {
@@ -157,7 +157,7 @@ fn a_receive_queue_has_room_for_all_buffers() {
     }
 }
 
-/// The core would poll a queue when there is an event, and there is none.
+/// The core would poll the queue on events, which the device does not support.
 #[test]
 fn a_device_without_event_queues_has_queues_that_are_polled_only() {
     run(|rig| {
@@ -170,7 +170,7 @@ fn a_device_without_event_queues_has_queues_that_are_polled_only() {
     });
 }
 
-/// The client reads what it has got where it said what it wants.
+/// The mapping of the doorbells is shared by all queue pairs, and outlives them.
 #[test]
 fn all_doorbells_are_in_one_mapping() {
     run(|rig| {
@@ -182,7 +182,7 @@ fn all_doorbells_are_in_one_mapping() {
             .collect();
         let (mapped, count) = (bindings::mapped() - before, objects.len());
         drop(objects);
-        // Each queue pair has a send queue of its own.
+        // One mapping of doorbells, and the send queue of each queue pair.
         assert_eq!(mapped, 1 + count);
         assert_eq!(bindings::mapped() - before, 1);
     });
@@ -198,12 +198,12 @@ fn a_queue_pair_says_its_capacity() {
         objects.new_qp(&mut attr).unwrap();
         let cap = (attr.cap.max_send_wr, attr.cap.max_recv_wr);
         drop(objects);
-        // 32 is the least that the device has.
+        // The actual capacity. 32 is the minimum of the device.
         assert_eq!(cap, (32, 8));
     });
 }
 
-/// A region that has lost its pages is not registered with an old one.
+/// A region whose new mapping has failed is not registered with its earlier pages.
 #[test]
 fn a_region_without_pages_is_not_registered() {
     run_with(Profile::Efa3, |rig| {
@@ -213,7 +213,7 @@ fn a_region_without_pages_is_not_registered() {
     });
 }
 
-/// A device that takes more inline data in a send than there is room for in an RDMA write.
+/// The device supports more inline data in a send than fits into an RDMA write.
 #[test]
 fn an_rdma_write_has_what_inline_data_fits() {
     run_with(Profile::Efa4, |rig| {
@@ -230,7 +230,7 @@ fn an_rdma_write_has_what_inline_data_fits() {
     });
 }
 
-/// A work request is written to all of its slot. Write-combining memory is sent to the device in whole cache lines.
+/// Write-combining memory is sent to the device in whole cache lines, so a request fills its slot.
 #[test]
 fn a_work_request_fills_its_slot() {
     run(|rig| {
@@ -239,7 +239,7 @@ fn a_work_request_fills_its_slot() {
         let words = sim::device(|device| {
             let words = device.bar_size(2) as usize / size_of::<u64>();
             let memory = device.memory(2).expect("memory").cast::<u64>();
-            // SAFETY: The model has this memory as long as the device is there, and does not access it meanwhile.
+            // SAFETY: The memory exists as long as the device, which does not access it meanwhile.
             unsafe { core::slice::from_raw_parts_mut(memory, words) }
         })
         .expect("a device");
@@ -247,12 +247,12 @@ fn a_work_request_fills_its_slot() {
         objects.exchange(1);
         let written = words.iter().filter(|word| **word != u64::MAX).count();
         drop(objects);
-        // The least size of a slot is 64 bytes.
+        // The minimum size of a slot is 64 bytes.
         assert_eq!(written, 8);
     });
 }
 
-/// The client frees what a list has from the work request on with which the driver ends. Those before it complete.
+/// The client frees the list from the failed work request on. Those before it complete.
 #[test]
 fn a_list_ends_with_the_work_request_that_fails() {
     const ROOM: usize = 32;
@@ -276,7 +276,7 @@ fn a_list_ends_with_the_work_request_that_fails() {
                     sim::sleep(10_000);
                 }
                 drop(objects);
-                // What is flushed may have any number of buffers.
+                // Receives that are flushed may have any number of buffers.
                 let places = [bad, if is_closed { count } else { bad }];
                 for ((list, posted), place) in lists.iter().zip(posted).zip(places) {
                     let place = place.min(ROOM);
@@ -334,7 +334,7 @@ fn memory_is_short() {
     assert!(number > 20);
 }
 
-/// A queue pair is destroyed while another one is created, which gets its number.
+/// A queue pair is destroyed while another one is created, which reuses its number.
 #[test]
 fn a_queue_pair_has_completions_of_its_own() {
     for seed in 0..200 {
@@ -361,7 +361,7 @@ fn a_queue_pair_has_completions_of_its_own() {
                 });
             });
             objects.qp = loop {
-                // SAFETY: The domain and the queue are there.
+                // SAFETY: The domain and the queue exist.
                 let result = unsafe { verbs::create_qp(pd as *mut _, &mut attr, null_mut()) };
                 if let Ok(qp) = result {
                     break qp;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The findings of `known.toml` still reproduce, and all others are none.
+//! Checks that the findings of `known.toml` reproduce, and that no other tests are ignored.
 
 use std::{collections::BTreeSet, env, ffi::OsStr, process::Command};
 
 use driver::known::findings;
 
-/// Runs a program without knowledge of findings. Returns whether it has succeeded, and what it has printed.
+/// Runs a program that suppresses no findings. Returns whether it succeeds, and its output.
 fn run(program: impl AsRef<OsStr>, arguments: &[&str]) -> (bool, String) {
     let mut command = Command::new(program);
     let output = command.args(arguments).env("KNOWN", "0").output();
@@ -15,7 +15,7 @@ fn run(program: impl AsRef<OsStr>, arguments: &[&str]) -> (bool, String) {
     (output.status.success(), text.into_owned())
 }
 
-/// Runs tests of this program.
+/// Runs ignored tests of this program.
 fn run_tests(arguments: &[&str]) -> (bool, String) {
     let fixed = ["--exact", "--test-threads=1", "--nocapture", "--ignored"];
     let program = env::current_exe().expect("this program");

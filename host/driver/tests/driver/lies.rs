@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Devices that lie.
+//! Devices that return or write wrong data.
 
 use driver::{
     fault::{always, register, silence},
@@ -14,7 +14,7 @@ use kernel::sim::{self, Rng};
 
 use crate::{command, run, run_known};
 
-/// Each register that is read in a probe has each of some values.
+/// During a probe, each register reads as each of several wrong values.
 #[test]
 fn registers_lie() {
     let mut faults = vec![silence()];
@@ -59,7 +59,7 @@ fn registers_lie() {
     }
 }
 
-/// Some of what the device writes is something else.
+/// Corrupts random bytes in the DMA writes of the device.
 struct Nonsense(Rng);
 
 impl Liar for Nonsense {
@@ -77,7 +77,7 @@ fn a_device_writes_nonsense() {
         run_known(PROFILES[seed as usize % 5], |rig| {
             rig.shared
                 .set_liar(Some(Box::new(Nonsense(Rng::new(seed)))));
-            // It may say that it has not what it has.
+            // A corrupted completion may report the failure of a command that was executed.
             sim::memory::set_strict(false);
             if rig.probe().is_ok() {
                 for _ in 0..2 {

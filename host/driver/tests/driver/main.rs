@@ -29,7 +29,7 @@ use kernel::{
     sim::{self, Policy},
 };
 
-/// Runs `f` with a device of a kind, without preemption.
+/// Runs `f` with a device of a profile, without preemption.
 fn run_with<R: 'static>(profile: Profile, f: impl FnOnce(&mut Rig) -> R) -> R {
     rig::run(profile, Policy::Sequential, f)
 }
@@ -39,7 +39,7 @@ fn run<R: 'static>(f: impl FnOnce(&mut Rig) -> R) -> R {
     run_with(Profile::Efa2, f)
 }
 
-/// Runs `f` with a device of a kind and faults. A known finding may be what keeps the end from being as it should be.
+/// Runs `f` with a device that has faults. Known findings may explain complaints at the end.
 fn run_known(profile: Profile, f: impl FnOnce(&mut Rig)) {
     rig::run_without_end(profile, Policy::Sequential, |mut rig| {
         f(&mut rig);
@@ -47,7 +47,7 @@ fn run_known(profile: Profile, f: impl FnOnce(&mut Rig)) {
     });
 }
 
-/// Has a new program allocate a protection domain, which takes one command. Returns the result, and how long it took.
+/// Allocates a protection domain in a new program, by one command. Returns result and duration.
 fn command() -> (Result, u64) {
     let program = match driver::program::Program::new() {
         Ok(program) => program,

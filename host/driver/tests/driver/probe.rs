@@ -88,7 +88,7 @@ fn memory_is_short() {
                 let result = rig.probe();
                 sim::fail_allocation(None);
                 match result {
-                    // Nothing depends on some of them.
+                    // Some of the allocations are optional.
                     Ok(()) => rig.remove(),
                     Err(error) => assert!([ENOMEM, ENOSPC, EFAULT].contains(&error), "{error:?}"),
                 }
@@ -97,7 +97,7 @@ fn memory_is_short() {
     }
 }
 
-/// Each command of a probe, and of a program, ends in each way.
+/// Each fault occurs at each command of a probe and of a program.
 #[test]
 fn each_command_fails_in_each_way() {
     for profile in PROFILES {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Probes of devices that are unusual, err or do not answer: the result, what the driver says of it, and what is left behind.
+//! Probes of unusual, faulty or silent devices: the result, the driver's messages, and leaks.
 
 use driver::{
     fault::rule,
@@ -11,10 +11,10 @@ use kernel::sim;
 
 use crate::{messages, run, run_with};
 
-/// Time limits in units of 100 ms: the latter is the most that a device can announce.
+/// Timeouts in units of 100 ms. That of commands is the maximum that a device can announce.
 const LIMITS: &str = r#"{"reset_timeout": 20, "admin_timeout": 15}"#;
 
-/// Statuses with which a device can refuse a command, and what they mean.
+/// Statuses with which a device refuses a command, and the errors that they map to.
 const STATUSES: [(&str, &str); 8] = [
     (r#""RESOURCE_ALLOCATION_FAILURE""#, "ENOMEM"),
     (r#""BAD_OPCODE""#, "EINVAL"),
@@ -28,8 +28,8 @@ const STATUSES: [(&str, &str); 8] = [
 
 const ALL_FEATURES: u32 = 0x2fe;
 
-/// Probes a device with attributes and rules. Returns the result, and how often the driver has broken the rules of the interface.
-/// After that the device works.
+/// Probes a device with attributes and rules. Returns the result and the number of protocol errors
+/// of the driver. Afterwards the device works.
 fn probe(rig: &mut Rig, attributes: &str, rules: &[String]) -> String {
     let errors = |rig: &Rig| rig.device().protocol_errors;
     rig.set(attributes);
@@ -56,7 +56,7 @@ fn probe(rig: &mut Rig, attributes: &str, rules: &[String]) -> String {
     text
 }
 
-/// A rule of what is given.
+/// Formats a rule without a limit on its uses.
 fn always(when: &str, then: &str) -> String {
     format!(r#"{{"when": {when}, "then": {then}}}"#)
 }
@@ -107,7 +107,7 @@ fn of_unusual_attributes() {
 fn of_registers_that_err() {
     let status = r#"{"register": "DEV_STS"}"#;
     let version = r#"{"register": "VERSION"}"#;
-    // After the reset, in which there are three reads.
+    // After the three reads of the reset.
     let not_ready =
         r#"{"when": {"register": "DEV_STS"}, "then": {"value": 0}, "skip": 3}"#.to_owned();
     for (wanted, attributes, rule) in [
@@ -136,7 +136,7 @@ fn of_registers_that_err() {
                 r#"{"value": 4294967295}"#,
             ),
         ),
-        // Then neither understands the other's idea of a command: the device refuses the queue, and has none for its doorbell.
+        // The versions differ: the device refuses the queue, and then a doorbell without a queue.
         (
             "ETIME, 2 protocol errors",
             r#"{"version": 2}"#,
@@ -233,7 +233,7 @@ fn of_completions_that_err() {
         ("ETIME", "{}", r#"{"wrong_id": true}"#),
         ("ETIME", "{}", r#"{"wrong_phase": true}"#),
         ("ok", "{}", r#"{"duplicate": true}"#),
-        // None is checked.
+        // Version 1 has no checksums.
         ("ok", r#"{"version": 1}"#, r#"{"wrong_checksum": true}"#),
     ] {
         check(Profile::Efa2, wanted, attributes, &[always(any, then)]);
@@ -254,7 +254,7 @@ fn of_completions_that_err() {
     check(Profile::Efa2, "ETIME", "{}", &[queue]);
 }
 
-/// Returns what the device has after a probe with attributes and a rule.
+/// Returns the state of the device after a probe with attributes and rules.
 fn state_with(attributes: &str, rules: &[String]) -> efa_model::State {
     run(|rig| {
         rig.set(attributes);
@@ -280,7 +280,7 @@ fn do_without_host_information() {
     assert!(state_with("{}", &[refused]).host_info.is_none());
 }
 
-/// A reset after the first use names the reason.
+/// A reset after the first use has a reason.
 #[test]
 fn reset_the_device() {
     for (wanted, attributes, rules) in [
@@ -307,7 +307,7 @@ fn reset_the_device() {
     }
 }
 
-/// The interrupt comes when the device is in its reset, in which it accepts no doorbell.
+/// The interrupt arrives during the reset, in which the device accepts no doorbell.
 #[test]
 fn end_with_an_event_in_the_reset() {
     run(|rig| {
@@ -323,7 +323,7 @@ fn end_with_an_event_in_the_reset() {
     });
 }
 
-/// Each completion comes twice. The driver says so, and not each time.
+/// Each completion arrives twice. The driver logs that at a limited rate.
 #[test]
 fn do_not_fill_the_log() {
     run(|rig| {
@@ -338,7 +338,7 @@ fn do_not_fill_the_log() {
     });
 }
 
-/// What the device advises as the time limit of a command, in ms, and which the driver takes.
+/// Command timeouts in ms: that which the device advises, and that which the driver uses.
 #[test]
 fn take_advice_on_time_limits() {
     for (advised, taken) in [(1, 100), (0xffff, 30_000)] {
@@ -355,14 +355,14 @@ fn take_advice_on_time_limits() {
             assert!(log.contains(&wanted), "{wanted}: {log}");
         });
     }
-    // By the advice a command that comes this late is in time.
+    // With the advised timeout, a completion this late is in time.
     run(|rig| {
         rig.set(r#"{"admin_timeout": 15, "admin_completion_timeout_ms": 30000}"#);
         let late = always(r#"{"opcode": "SET_FEATURE"}"#, r#"{"delay_ms": 2500}"#);
         rig.inject(rule(&late));
         rig.probe().unwrap();
     });
-    // The most for a register read.
+    // The maximum timeout of a register read.
     run(|rig| {
         rig.set(r#"{"mmio_read_timeout_ms": 65535}"#);
         rig.probe().unwrap();
@@ -372,7 +372,7 @@ fn take_advice_on_time_limits() {
         )));
         let start = sim::now();
         rig.remove();
-        // Two reads before the reset, and those that look for its end.
+        // Two reads before the reset, and those that poll for its end.
         assert!(sim::now() - start < 10 * SECOND);
     });
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Programs.
+//! Programs that use the device through verbs and mapped rings.
 
 use driver::{
     fault::{command as of_command, once, silence, status},
@@ -44,7 +44,7 @@ fn has_objects_of_each_kind() {
                 }
                 let own = Memory::new(64 << 10);
                 let other = program.create_cq(32, false, Some((own.address(), 64 << 10)));
-                // The device takes one piece only.
+                // The device supports contiguous memory only.
                 assert_eq!(other.is_err(), in_pieces);
                 let too_short = program.create_cq(4096, false, Some((own.address(), 4096)));
                 assert_eq!(too_short.err(), Some(EINVAL));
@@ -66,7 +66,7 @@ fn has_objects_of_each_kind() {
     }
 }
 
-/// Waits for so many completions, each of which is a success.
+/// Waits for `count` completions, all of which must be successful.
 fn wait_for(objects: &mut Objects, count: usize) -> Vec<Completion> {
     let mut completions = Vec::new();
     for _ in 0..1000 {
@@ -82,7 +82,7 @@ fn wait_for(objects: &mut Objects, count: usize) -> Vec<Completion> {
     panic!("completions are missing: {completions:?}");
 }
 
-/// Posts through the mappings, several times as much as fits into each ring.
+/// Posts through the mappings, several times the depth of each ring.
 #[test]
 fn sends_to_itself() {
     for profile in PROFILES {
@@ -191,7 +191,7 @@ fn a_program_that_ends_leaves_nothing() {
     });
 }
 
-/// Its calls fail, and so do accesses through its mappings, for which the kernel has SIGBUS.
+/// Its calls fail, and so do accesses through its mappings, with SIGBUS in the kernel.
 #[test]
 fn a_device_goes_while_a_program_has_it() {
     run(|rig| {
@@ -202,7 +202,7 @@ fn a_device_goes_while_a_program_has_it() {
         let (sge, peer) = (objects.sge, objects.peer);
         assert_eq!(objects.qp.post_recv(1, sge), Err(EFAULT));
         assert_eq!(objects.qp.post_send(1, peer, sge), Err(EFAULT));
-        // The ring of completions has pages, which the program keeps.
+        // The ring of completions is in pages that the program keeps.
         assert_eq!(objects.cq.poll(), Ok(None));
     });
 }
@@ -242,7 +242,7 @@ fn memory_is_short() {
             drop(Objects::new());
         }
         sim::fail_allocation(None);
-        // What is left is looked at all the same.
+        // `run` makes its final checks in either case.
         sim::take_failed()
     }) {
         number += 1;

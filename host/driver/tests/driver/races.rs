@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Races of a few tasks, with each schedule of few preemptions: see [`sim::search`].
+//! Races of a few tasks, in each schedule with few preemptions: see [`sim::search`].
 
 use std::rc::Rc;
 
@@ -26,7 +26,7 @@ fn search(bound: usize, race: impl Fn(&mut Rig) + Copy + 'static) {
     assert!(runs > 100, "{runs} schedules");
 }
 
-/// Has two threads of a program do the same while something happens to their device.
+/// Runs `f` in two threads of a program, concurrently with `what`.
 fn at_once(what: impl FnOnce(), f: impl Fn(&Program, u32) + Clone + 'static) {
     let program = Rc::new(Program::new().unwrap());
     let pd = program.alloc_pd().unwrap();
@@ -53,7 +53,7 @@ fn two_commands() {
 #[test]
 fn a_command_and_its_time_limit() {
     search(1, |rig| {
-        // The first command is that of the program.
+        // The first ALLOC_PD is that of `at_once`.
         rig.inject(once(of_command(Some(Opcode::AllocPd)), silence(), 1));
         at_once(nothing, |program, _| {
             let _ = program.alloc_pd();
@@ -63,7 +63,7 @@ fn a_command_and_its_time_limit() {
     });
 }
 
-/// A protection domain has one address handle for a peer in the device, however many users it has.
+/// In the device, a protection domain has one address handle per peer, for all of its users.
 #[test]
 fn two_address_handles_of_a_peer() {
     search(1, |rig| {
@@ -80,7 +80,7 @@ fn two_address_handles_of_a_peer() {
     });
 }
 
-/// Has a program create all kinds of objects while something happens to their device.
+/// Creates objects of all kinds in a program, concurrently with `what`.
 fn objects_and(what: impl FnOnce()) {
     let task = sim::spawn("program", || drop(program::Objects::new()));
     sim::searched(|| {
@@ -119,7 +119,7 @@ fn a_kernel_client_and_a_removal() {
         let sender = sim::spawn("sender", move || {
             let request = Request::new(0);
             let _ = ulp.with(|objects| objects.post_recv(&request));
-            // It may not have ended.
+            // It may still be outstanding.
             std::mem::forget(request);
         });
         sim::searched(|| {
@@ -149,8 +149,8 @@ fn commands_and_a_failure() {
     });
 }
 
-/// A device dies while a program destroys a region, an exporter revokes another one, and the bus or the driver does something with it. Each of
-/// them halts it.
+/// The device stops answering while a program destroys a region, an exporter revokes another one,
+/// and `bus` runs. Each of them halts the device.
 fn halts(bus: impl Fn(&mut Rig) + Copy + 'static) {
     search(1, move |rig| {
         let program = Rc::new(Program::new().unwrap());

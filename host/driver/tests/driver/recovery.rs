@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Devices that fail and come back, or do not.
+//! Recovery of failed devices, and devices that are given up.
 
 use driver::{
     fault::{command as of_command, death, once, rule, silence},
@@ -17,13 +17,13 @@ use kernel::{
 
 use crate::{command, counter, messages, run, run_with};
 
-/// Attempts to bring a device back, after which it is given up.
+/// Number of failed recovery attempts after which a device is given up.
 const ATTEMPTS: &str = "5";
 
-/// A device that sends no keep-alives.
+/// Attributes of a device that sends no keep-alives.
 const QUIET: &str = r#"{"keep_alive_ms": 0}"#;
 
-/// Checks that the device works again, after at most so many resets.
+/// Checks that the device works again, after at most `most` resets.
 fn check_back(rig: &Rig, most: u64) {
     rig.check_quiet();
     assert_eq!(rig.state("state").as_deref(), Some("up"));
@@ -32,13 +32,13 @@ fn check_back(rig: &Rig, most: u64) {
     assert!((1..=most).contains(&resets), "{resets} resets");
 }
 
-/// The same, and that the driver has made no mistake.
+/// As [`check_back`], and checks that the driver has made no protocol errors.
 fn check_back_without_errors(rig: &Rig, most: u64) {
     check_back(rig, most);
     rig.check_device();
 }
 
-/// Checks that the driver has given the device up, and says so once.
+/// Checks that the driver has given the device up, and has logged advice once.
 fn check_given_up(rig: &Rig, attempts: &str) {
     rig.check_quiet();
     assert_eq!(rig.state("state").as_deref(), Some("failed"));
@@ -90,7 +90,7 @@ fn a_device_keeps_its_name() {
     }
 }
 
-/// No task waits for the timeout of a command that the reset has ended.
+/// No task waits for the timeout of a command that the reset has aborted.
 #[test]
 fn a_failure_ends_the_commands_in_flight() {
     run(|rig| {
@@ -114,7 +114,7 @@ fn a_device_that_stays_dead_is_given_up() {
         assert!(registry::registered().is_none());
         let events = rig.slot.uevents();
         assert_eq!(events[2..], ["EFA_EVENT=failed", "EFA_REASON=fatal_error"]);
-        // A reset by sysfs asks for one more attempt.
+        // A reset through sysfs triggers one more attempt.
         rig.heal();
         rig.reset();
         assert!(command().0.is_ok());
@@ -197,7 +197,7 @@ fn memory_is_short() {
     }
 }
 
-/// Something happens at each step of a recovery. The next attempt succeeds.
+/// A fault occurs at each step of a recovery. The next attempt succeeds.
 #[test]
 fn something_happens_at_each_step() {
     for (when, then) in [
@@ -206,7 +206,7 @@ fn something_happens_at_each_step() {
         (r#"{"opcode": "ANY"}"#, r#"{"status": "UNKNOWN_ERROR"}"#),
         (r#"{"opcode": "ANY"}"#, r#"{"wrong_id": true}"#),
         (r#"{"register": "ANY"}"#, r#"{"silence": true}"#),
-        // Of another register, such as VERSION, that would be a value like any other.
+        // For another register, such as VERSION, this would be a valid value.
         (r#"{"register": "DEV_STS"}"#, r#"{"value": 4294967295}"#),
         (r#"{"register": "ANY"}"#, r#"{"die": {}}"#),
     ] {
@@ -233,7 +233,7 @@ fn something_happens_at_each_step() {
     }
 }
 
-/// The device is pulled out at each step of a recovery, and put in again.
+/// The device is hot-unplugged at each step of a recovery, and plugged in again.
 #[test]
 fn the_device_goes_at_each_step() {
     let steps = (0..).find(|step| {
@@ -254,7 +254,7 @@ fn the_device_goes_at_each_step() {
             let is_beyond = rig.device().faults_hit == 0;
             rig.heal();
             rig.set(QUIET);
-            // The driver notices that the device has forgotten all, which reports the doorbell of this command.
+            // The driver detects the loss of state in the device, which reports this doorbell.
             let _ = command();
             check_back(rig, 3);
             is_beyond
@@ -275,7 +275,7 @@ fn the_second_reset_succeeds() {
     }
 }
 
-/// The device dies again at some time of the reset.
+/// The device dies again at a random time of the reset.
 #[test]
 fn the_device_dies_again() {
     for seed in 0..200 {
@@ -290,7 +290,7 @@ fn the_device_dies_again() {
                 ..Death::default()
             });
             sim::sleep(60 * SECOND);
-            // It notices the silence of a device that works again.
+            // This command reveals the silent death of a device that had recovered.
             let _ = command();
             check_back_without_errors(rig, 3);
         });
@@ -314,7 +314,7 @@ fn a_device_that_keeps_failing_is_given_up() {
                 "EFA_REASON=fatal_error",
             ];
             assert_eq!(rig.slot.uevents(), events);
-            // It is not repaired yet.
+            // A reset before the repair fails.
             rig.reset();
             rig.check_quiet();
             assert_eq!(rig.state("state").as_deref(), Some("failed"));
@@ -323,7 +323,7 @@ fn a_device_that_keeps_failing_is_given_up() {
     }
 }
 
-/// The device dies in each attempt, or soon after each start.
+/// The device dies in each recovery attempt, or soon after each recovery.
 #[test]
 fn a_device_that_lives_too_shortly_is_given_up() {
     run(|rig| {
@@ -381,7 +381,7 @@ fn a_device_that_is_gone_is_given_up() {
     });
 }
 
-/// A device is unbound, or reset by sysfs, at some time of a recovery.
+/// A device is unbound, or reset through sysfs, at a random time of a recovery.
 #[test]
 fn somebody_else_comes_at_any_time() {
     for seed in 0..200 {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Lives of seeds, and of inputs that a fuzzer has chosen. `make schedules` and `make fuzz-driver` run others.
+//! Lives of seeds and of the fuzzer's corpus. `make schedules` and `make fuzz-driver` run others.
 
 use std::process::Command;
 
 use driver::life;
 
-/// Runs the program `lives`, which must run so many of them.
+/// Runs the program `lives`, which must complete at least `least` lives.
 fn hold(arguments: &[&str], least: u64) {
     let output = Command::new(env!("CARGO_BIN_EXE_lives"))
         .args(arguments)
@@ -24,14 +24,14 @@ fn of_seeds_hold() {
     hold(&["seeds", "0", "2000"], 2000);
 }
 
-/// `make fuzz-driver KEEP=1` writes the file.
+/// `make fuzz-driver KEEP=1` writes the corpus.
 #[test]
 fn of_the_corpus_hold() {
     let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/driver/corpus.txt");
     hold(&["inputs", corpus], 100);
 }
 
-/// The same seed is the same life.
+/// A seed determines the life completely.
 #[test]
 fn are_the_same_each_time() {
     let run = |seed| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What a library passes with a verb, and gets from it, in each length.
+//! Driver-specific input and output of verbs, in all lengths.
 
 use driver::{
     program::{own_gid, qp_attr, Program, UP},
@@ -29,7 +29,7 @@ enum Verb {
 }
 use Verb::*;
 
-/// Verbs, and the bytes of each: the least input, its input, and its output.
+/// Verbs, and sizes in bytes: the minimum input, the whole input, and the output.
 const VERBS: [(Verb, usize, usize, usize); 8] = [
     (AllocUcontext, 1, 8, 24),
     (QueryDevice, 0, 0, 24),
@@ -41,27 +41,27 @@ const VERBS: [(Verb, usize, usize, usize); 8] = [
     (RegMr, 0, 0, 0),
 ];
 
-/// How much longer than that there are inputs and outputs.
+/// Number of bytes by which inputs and outputs exceed these sizes at most.
 const MORE: usize = 9;
 
-/// What no verb writes.
+/// Value of output bytes that a verb has not written.
 const UNTOUCHED: u8 = 0xa5;
 
 /// Returns an input with which the verb succeeds.
 fn input(verb: Verb) -> Vec<u8> {
     let words: &[u32] = match verb {
-        // What the library understands.
+        // Capabilities of the library.
         AllocUcontext => &[3, 0],
-        // Behind a mask: bytes of an entry, and sub-queues.
+        // After a mask: bytes of an entry, and number of sub-queues.
         CreateCq => &[0, 32, 1, 0],
-        // Behind a mask: bytes of the rings of receives and of sends.
+        // After a mask: bytes of the receive ring and of the send ring.
         CreateQp => &[0, 256, 2048, 0, 0, 0],
         _ => &[],
     };
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// Has a new program call a verb.
+/// Calls a verb in a new program.
 fn call(verb: Verb, input: &[u8], output: &mut [u8]) -> Result {
     if verb == AllocUcontext {
         return Process::open()?.alloc_context(input, output);
@@ -107,7 +107,7 @@ fn call(verb: Verb, input: &[u8], output: &mut [u8]) -> Result {
     }
 }
 
-/// Calls a verb on a new machine, where the device gives the same numbers each time. Returns the output as well.
+/// Calls a verb on a new machine, with the same numbers each time. Returns result and output.
 fn call_anew(verb: Verb, input: &[u8], room: usize) -> (String, Vec<u8>) {
     run(|rig| {
         rig.probe().unwrap();
@@ -119,7 +119,7 @@ fn call_anew(verb: Verb, input: &[u8], room: usize) -> (String, Vec<u8>) {
     })
 }
 
-/// A longer input has zeroes at its end, and a shorter one stands for such.
+/// A longer input must have zeroes at its end, and a shorter one is extended by zeroes.
 #[test]
 fn is_input_of_any_length() {
     for (verb, least, known, room) in VERBS {
@@ -131,7 +131,7 @@ fn is_input_of_any_length() {
             let (result, _) = call_anew(verb, &input, room);
             let wanted = match verb {
                 _ if length >= least => "ok",
-                // The device has limits of which a library has to know.
+                // The device has limits that the library must support.
                 AllocUcontext => "EOPNOTSUPP",
                 _ => "EINVAL",
             };
@@ -148,7 +148,7 @@ fn is_input_of_any_length() {
     }
 }
 
-/// A shorter output is the start of it. A longer one has zeroes at its end.
+/// A shorter output is truncated. A longer one has zeroes at its end.
 #[test]
 fn is_output_of_any_length() {
     for (verb, _, _, known) in VERBS {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! A device that errs in the middle of each verb: the verb ends, nothing is lost, and no task waits twice.
+//! Device faults during each verb: the verb returns, nothing leaks, and no task waits twice.
 
 use driver::{
     fault::rule,
@@ -17,7 +17,7 @@ use kernel::{
 
 use crate::{counter, run_with};
 
-/// Verbs, in the order in which a program calls those that make something.
+/// Verbs, in the order in which a program creates its objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Verb {
     Open,
@@ -44,7 +44,7 @@ enum Verb {
 }
 use Verb::*;
 
-/// Returns those that make something, or change it.
+/// Returns the verbs that create or modify objects.
 fn make() -> impl Iterator<Item = Verb> {
     VERBS
         .map(|(verb, ..)| verb)
@@ -52,7 +52,7 @@ fn make() -> impl Iterator<Item = Verb> {
         .filter(|verb| *verb < Counters)
 }
 
-/// Returns those that destroy all of it.
+/// Returns the verbs that destroy these objects.
 fn destroy() -> impl Iterator<Item = Verb> {
     VERBS
         .map(|(verb, ..)| verb)
@@ -60,7 +60,7 @@ fn destroy() -> impl Iterator<Item = Verb> {
         .filter(|verb| *verb > Counters)
 }
 
-/// Verbs, the command of each, and what is destroyed before it. All is before the end.
+/// Verbs, their commands, and the destructions before each. All of them precede `Close`.
 const VERBS: [(Verb, &str, &[Verb]); 21] = [
     (Open, "ALLOC_UAR", &[]),
     (AllocPd, "ALLOC_PD", &[]),
@@ -85,7 +85,7 @@ const VERBS: [(Verb, &str, &[Verb]); 21] = [
     (Close, "DEALLOC_UAR", &[]),
 ];
 
-/// A program and what it has of each kind.
+/// A program with an object of each kind.
 struct Set {
     program: Option<Program>,
     memory: Memory,
@@ -103,7 +103,7 @@ impl Set {
     fn new() -> Self {
         Self {
             program: None,
-            // More pages than fit the command, so that the device reads a list.
+            // More pages than fit into the command, so that the device reads a list.
             memory: Memory::new(64 * PAGE_SIZE),
             pd: 0,
             cq: None,
@@ -148,7 +148,7 @@ impl Set {
             CreateCounter => self.counter = program.create_counter(address, address + 8)?,
             ModifyCounter => process.set_counter(self.counter, 1)?,
             AttachCounter => {
-                // Each time to count something else.
+                // Other operations each time, as an operation has one counter at most.
                 process.attach_counter(qp(), self.counter, 1 << self.attached)?;
                 self.attached += 1;
             }
@@ -167,7 +167,7 @@ impl Set {
     }
 }
 
-/// What the device has of programs.
+/// Returns the objects of programs in the device.
 fn held(rig: &Rig) -> String {
     let resources = rig.device().resources;
     let all = [
@@ -209,7 +209,7 @@ impl Fault {
     }
 }
 
-/// What becomes of a verb and of the next one, and what the device has after the end of the program.
+/// Returns the results of a faulty verb and of the next one, and the objects left in the device.
 fn faulty(rig: &mut Rig, verb: Verb, fault: Fault) -> [String; 3] {
     let (_, opcode, before) = VERBS
         .into_iter()
@@ -241,7 +241,7 @@ fn faulty(rig: &mut Rig, verb: Verb, fault: Fault) -> [String; 3] {
     }
     drop(set);
     rig.check_quiet();
-    // What has no interrupt is found with that of the next one, and counters take several commands.
+    // A lost interrupt is noticed with the next one, and reading counters takes several commands.
     let wanted = fault != Fault::Refused && (verb, fault) != (Counters, Fault::NoInterrupt);
     let in_vain = counter("no_completion_cmds") - in_vain;
     assert_eq!(
@@ -255,7 +255,7 @@ fn faulty(rig: &mut Rig, verb: Verb, fault: Fault) -> [String; 3] {
     [result, then, kept]
 }
 
-/// What is destroyed without an answer is gone when the device is reset. Then the program has nothing of the device any more.
+/// An unanswered destruction is completed by the reset. Then the program has no objects any more.
 fn wanted(verb: Verb, fault: Fault) -> [&'static str; 3] {
     let makes = verb <= Counters;
     let mut wanted = match fault {
@@ -313,7 +313,7 @@ fn are_answered_without_an_interrupt() {
     each_verb(Fault::NoInterrupt);
 }
 
-/// One command after the other is refused of a program that makes one of each kind.
+/// Refuses each command in turn of a program that creates one object of each kind.
 #[test]
 fn fail_in_turn() {
     for status in ["UNKNOWN_ERROR", "RESOURCE_ALLOCATION_FAILURE"] {

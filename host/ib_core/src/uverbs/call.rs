@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Calls of programs, and what they pass to the driver.
+//! Calls of programs, and their arguments for the driver.
 
 use crate::ffi::{self, ib_ucontext};
 
 /// The attribute of a completion queue's buffer. No method of a driver has this number.
 pub(crate) const CQ_BUFFER: u16 = u16::MAX;
 
-/// A call: what the driver gets, and buffers of the program by their attribute.
+/// A call: arguments for the driver, and buffers of the program by their attribute.
 #[repr(C)]
 pub(crate) struct Call {
     bundle: ffi::uverbs_attr_bundle,
@@ -42,7 +42,7 @@ pub unsafe fn context_of(udata: *mut ffi::ib_udata) -> *mut ib_ucontext {
 }
 
 impl Call {
-    /// Makes a call with what the driver's own structures say.
+    /// Creates a call with the driver-specific input and output.
     pub(crate) fn new(context: *mut ib_ucontext, input: &[u8], output: &mut [u8]) -> Box<Self> {
         let mut bundle: ffi::uverbs_attr_bundle = super::zeroed();
         bundle.__bindgen_anon_1.hdr.context = context;

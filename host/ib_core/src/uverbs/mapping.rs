@@ -13,15 +13,15 @@ use kernel::{
 use super::File;
 use crate::{ffi, mmap};
 
-/// What a program has mapped.
+/// An area that a program has mapped.
 pub(crate) struct Vma {
     /// Distinguishes mappings of one file.
     pub(crate) number: u64,
-    /// Where it is: a physical address of a BAR, or memory of the host.
+    /// Its start: a physical address in a BAR, or an address of host memory.
     pub(crate) start: u64,
     pub(crate) length: usize,
-    /// The entry of a mapping of a BAR, to which the mapping has a reference. One of pages has references to
-    /// these instead.
+    /// The entry of a BAR mapping, which has a reference to it. A mapping of pages has references
+    /// to the pages instead.
     pub(crate) entry: Option<*mut ffi::rdma_user_mmap_entry>,
 }
 
@@ -37,16 +37,16 @@ impl Vma {
     }
 }
 
-/// A mapping of a program, which its drop ends.
+/// A mapping of a program. Its drop unmaps it.
 ///
-/// An access fails with `EFAULT` where the kernel would send SIGBUS: after the device of a mapping has gone.
+/// Accesses fail with `EFAULT` where the kernel would send SIGBUS: after the removal of the device.
 pub struct Mapping {
     pub(super) file: Rc<File>,
     pub(super) number: u64,
 }
 
 impl Mapping {
-    /// Returns where so many bytes are.
+    /// Returns the address of `length` bytes at an offset.
     fn place(&self, offset: usize, length: usize) -> Result<u64> {
         let vmas = self.file.vmas.borrow();
         let vma = vmas
@@ -82,7 +82,7 @@ impl Mapping {
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result {
         sim::point();
         let memory = self.memory(offset, bytes.len())?;
-        // SAFETY: `memory` has checked that so many bytes are mapped there, and the mapping keeps them.
+        // SAFETY: `memory` has checked that the bytes are mapped, and the mapping keeps them.
         unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), memory, bytes.len()) };
         Ok(())
     }
@@ -95,7 +95,7 @@ impl Mapping {
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result {
         sim::point();
         let memory = self.memory(offset, bytes.len())?;
-        // SAFETY: `memory` has checked that so many bytes are mapped there, and the mapping keeps them.
+        // SAFETY: `memory` has checked that the bytes are mapped, and the mapping keeps them.
         unsafe { core::ptr::copy_nonoverlapping(memory, bytes.as_mut_ptr(), bytes.len()) };
         Ok(())
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Calls of programs about objects.
+//! Calls of programs that create, query and modify objects.
 
 use core::ptr::null_mut;
 use std::rc::Rc;
@@ -16,7 +16,7 @@ use crate::{
     verbs,
 };
 
-/// What a queue pair is created with.
+/// Attributes of a new queue pair.
 pub struct QpAttr {
     /// Protection domain.
     pub pd: u32,
@@ -26,16 +26,16 @@ pub struct QpAttr {
     pub recv_cq: u32,
     /// An `IB_QPT_*`.
     pub kind: u32,
-    /// Sizes.
+    /// Capacities.
     pub cap: ffi::ib_qp_cap,
 }
 
 /// Keys of a memory region.
 #[derive(Clone, Copy, Debug)]
 pub struct Keys {
-    /// That for work requests of its own.
+    /// Key for the owner's work requests.
     pub local: u32,
-    /// That for peers.
+    /// Key for work requests of peers.
     pub remote: u32,
 }
 
@@ -60,7 +60,7 @@ impl Process {
         })
     }
 
-    /// Creates a completion queue of `entries`; `memory` is address and length of its ring, if the program has it.
+    /// Creates a completion queue. `memory`: address and length of the program's ring, if any.
     ///
     /// # Errors
     ///
@@ -93,7 +93,7 @@ impl Process {
         })
     }
 
-    /// Creates a queue pair; returns its number as well.
+    /// Creates a queue pair. Returns its id and its number.
     ///
     /// # Errors
     ///
@@ -157,7 +157,7 @@ impl Process {
         })
     }
 
-    /// Registers memory of the program; returns the keys as well. `access` is of `IB_ACCESS_*`.
+    /// Registers memory with `IB_ACCESS_*` flags. Returns the id and the keys.
     ///
     /// # Errors
     ///
@@ -187,7 +187,7 @@ impl Process {
         })
     }
 
-    /// Registers a DMA buffer by its number.
+    /// Registers a dma-buf by its number. Returns the id and the keys.
     ///
     /// # Errors
     ///
@@ -237,7 +237,7 @@ impl Process {
         })
     }
 
-    /// Creates a completion counter, with buffers of the program by the driver's attributes.
+    /// Creates a completion counter, whose buffers are passed as attributes of the driver.
     ///
     /// # Errors
     ///
@@ -252,7 +252,7 @@ impl Process {
         })
     }
 
-    /// Asks a queue pair for its state.
+    /// Queries the state of a queue pair.
     ///
     /// # Errors
     ///
@@ -287,7 +287,7 @@ impl Process {
         })
     }
 
-    /// Has a completion counter count operations of a queue pair, a set of `IB_QP_ATTACH_COMP_CNTR_OP_*`.
+    /// Attaches a counter to operations of a queue pair, a set of `IB_QP_ATTACH_COMP_CNTR_OP_*`.
     ///
     /// # Errors
     ///

@@ -26,8 +26,8 @@ use crate::{
 
 /// A program that has a device open. Its drop ends the program, which closes the file.
 ///
-/// `input` and `output` of the calls are the driver's own structures. All calls fail with `EIO` after the device
-/// has gone, with [`EINVAL`] for ids of no object, and with the errors of the driver.
+/// `input` and `output` of the calls are the driver's own structures. Calls fail with `EIO` after
+/// the removal of the device, with [`EINVAL`] for invalid ids, and with the errors of the driver.
 pub struct Process(Rc<File>);
 
 impl Process {
@@ -35,7 +35,7 @@ impl Process {
     ///
     /// # Errors
     ///
-    /// - [`ENODEV`] if there is none, [`EIO`] if it is going.
+    /// - [`ENODEV`] if there is none, [`EIO`] if it is being removed.
     pub fn open() -> Result<Self> {
         let device = DEVICES
             .with(|devices| devices.borrow().last().cloned())
@@ -56,7 +56,7 @@ impl Process {
         Ok(Self(file))
     }
 
-    /// Calls the driver, if the device is there. The end of the device waits for that.
+    /// Calls `f` unless the device was removed. The removal waits for the call.
     fn call<R>(&self, f: impl FnOnce(*mut ib_device) -> Result<R>) -> Result<R> {
         let device = &self.0.device;
         device.calls.set(device.calls.get() + 1);
@@ -69,7 +69,7 @@ impl Process {
         result
     }
 
-    /// The same, while the objects of the file are not destroyed all at once.
+    /// As `call`, and excludes the destruction of all objects of the file.
     fn locked<R>(&self, f: impl FnOnce(*mut ib_device) -> Result<R>) -> Result<R> {
         self.call(|device| {
             if !self.0.hw_destroy.try_read() {
@@ -81,7 +81,7 @@ impl Process {
         })
     }
 
-    /// The same, with the context.
+    /// As `locked`, and passes the context.
     pub(super) fn with_context<R>(
         &self,
         f: impl FnOnce(*mut ib_device, *mut ib_ucontext) -> Result<R>,
@@ -130,7 +130,7 @@ impl Process {
         id
     }
 
-    /// Creates the context, without which nothing but [`Process::query_device`] can be called.
+    /// Creates the context, which all calls but [`Process::query_device`] need.
     ///
     /// # Errors
     ///
@@ -159,7 +159,7 @@ impl Process {
         })
     }
 
-    /// Asks what the device can do.
+    /// Queries the attributes of the device.
     ///
     /// # Errors
     ///
@@ -179,8 +179,8 @@ impl Process {
     ///
     /// # Errors
     ///
-    /// See [`Process`], but [`ENOENT`] if there is no such object; [`EBUSY`] if it is in use. After the end of the device, none for objects that
-    /// the program had.
+    /// See [`Process`], but [`ENOENT`] for an invalid id, and [`EBUSY`] if the object is in use.
+    /// After the removal of the device, none for objects that the program had.
     pub fn destroy(&self, id: u32) -> Result {
         let result = self.with_context(|_, _| {
             let find = |object: &&Rc<Uobject>| object.id == id;
@@ -213,7 +213,7 @@ impl Process {
         })
     }
 
-    /// Returns what `rdma resource show` tells of an object, of which `room` values fit.
+    /// Returns the driver's details for `rdma resource show`, of which `room` values fit.
     ///
     /// # Errors
     ///
@@ -239,7 +239,7 @@ impl Process {
         })
     }
 
-    /// Maps `length` bytes of the file at an offset that the driver has answered.
+    /// Maps `length` bytes of the file at an offset that the driver has returned.
     ///
     /// # Errors
     ///
@@ -253,7 +253,7 @@ impl Process {
                 vm_pgoff: offset as usize >> PAGE_SHIFT,
                 ..vm_area_struct::default()
             };
-            // SAFETY: The context is that of the process, and the mapping has a reference to the entry, which is not removed meanwhile.
+            // SAFETY: The context is valid. The mapping refers to the entry, which is not removed.
             let (start, entry) = unsafe {
                 to_result((*device).ops.mmap.expect("a function")(
                     context,
@@ -282,7 +282,7 @@ impl Process {
         })
     }
 
-    /// Returns how many completion events of a queue have come.
+    /// Returns the number of completion events that a queue has delivered.
     ///
     /// # Errors
     ///

@@ -26,12 +26,12 @@ pub struct device {
     pub driver_data: *mut c_void,
     pub actions: RefCell<Vec<Action>>,
     pub references: Cell<u32>,
-    /// What is called when there are none any more.
+    /// Called when the last reference is put.
     pub release: Option<unsafe fn(*mut device)>,
 }
 
 impl device {
-    /// A device with this name, and one reference.
+    /// Creates a device with this name, and one reference.
     pub fn new(name: *const c_char) -> Self {
         Self {
             init_name: name,

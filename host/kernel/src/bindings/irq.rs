@@ -43,7 +43,7 @@ pub unsafe fn request_threaded_irq(
     }
     let number = irq as c_int;
     let handler = handler.expect("a handler");
-    // SAFETY: The caller guarantees that it can be called until the interrupt is freed.
+    // SAFETY: The caller guarantees that the handler can be called until the interrupt is freed.
     let call = Rc::new(move || unsafe { handler(number, cookie) } == irqreturn::IRQ_WAKE_THREAD);
     let thread = thread.map(|thread| {
         Rc::new(move || {
@@ -70,7 +70,7 @@ pub unsafe fn disable_irq(irq: c_uint) {
     sim::disable_line(irq - FIRST_IRQ);
 }
 
-/// The mask of a CPU, which no one looks into.
+/// The mask of one CPU. Its content is not used.
 pub static ONE_CPU: cpumask = cpumask;
 
 thread_local! {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Memory: pages with references, and what there is to know of DMA.
+//! Memory: reference-counted pages, and the required DMA mask.
 
 use std::{cell::RefCell, collections::BTreeMap, ptr::null_mut};
 
@@ -8,7 +8,7 @@ use super::device;
 use crate::{ffi::c_void, page::PAGE_SIZE};
 
 thread_local! {
-    /// Pages that programs map: by their address, their length and the number of references.
+    /// Length and number of references of pages that programs map, by address.
     static PAGES: RefCell<BTreeMap<usize, (usize, u32)>> = const { RefCell::new(BTreeMap::new()) };
 }
 

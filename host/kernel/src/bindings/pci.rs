@@ -23,7 +23,7 @@ pub struct pci_dev {
     pub enabled: u32,
     pub regions: u32,
     pub vectors: u32,
-    /// How long a reset of the function takes, in nanoseconds.
+    /// Duration of a reset of the function in nanoseconds.
     pub reset_time: u64,
     mask: Box<u64>,
 }
@@ -31,13 +31,13 @@ pub struct pci_dev {
 pub struct pci_saved_state(u16);
 
 impl pci_dev {
-    /// A function that nothing was done with.
+    /// Creates a function that is disabled and not bound.
     pub fn new(device: u16) -> Box<Self> {
         let mut mask = Box::new(u32::MAX.into());
         Box::new(Self {
             dev: self::device {
                 dma_mask: &raw mut *mask,
-                // Of which nothing is read.
+                // Its content is not read.
                 dma_parms: core::ptr::NonNull::dangling().as_ptr(),
                 ..self::device::new(c"0000:00:05.0".as_ptr().cast())
             },
@@ -54,7 +54,7 @@ impl pci_dev {
         })
     }
 
-    /// Whether nothing is left of a driver.
+    /// Returns whether a driver has released all resources of the function.
     pub fn is_clean(&self) -> bool {
         let _ = &self.mask;
         self.enabled == 0
@@ -133,12 +133,12 @@ pub(crate) fn unregister_driver(driver: *mut pci_driver) {
     assert_eq!(DRIVER.replace(null_mut()), driver);
 }
 
-/// The driver that is registered.
+/// Returns the registered driver, or null.
 pub fn registered_driver() -> *mut pci_driver {
     DRIVER.get()
 }
 
-/// The configuration of a function that has failed for good can't be written.
+/// Writes the command register, unless the function has failed permanently.
 unsafe fn write_command(pdev: *mut pci_dev, command: u16) {
     // SAFETY: The caller guarantees that the device is valid.
     let pdev = unsafe { &mut *pdev };
@@ -235,7 +235,7 @@ pub unsafe fn pci_read_config_word(pdev: *mut pci_dev, place: c_int, value: *mut
     0
 }
 
-/// Only saved states come here.
+/// Frees a saved state, the only type that drivers pass.
 pub unsafe fn kfree(memory: *const c_void) {
     // SAFETY: As above.
     drop(unsafe { Box::from_raw(memory.cast_mut().cast::<pci_saved_state>()) });
@@ -270,18 +270,18 @@ pub unsafe fn pci_release_selected_regions(pdev: *mut pci_dev, bars: c_int) {
     *regions &= !bars;
 }
 
-/// Where a BAR is.
+/// Returns the physical address of a BAR.
 pub fn bar_address(bar: u32) -> u64 {
     (u64::from(bar) + 1) << 40
 }
 
-/// Returns the BAR that an address is in, and the offset.
+/// Returns the BAR that contains an address, and the offset in it.
 pub fn bar_of(address: u64) -> Option<(u32, u64)> {
     let bar = (address >> 40).checked_sub(1).filter(|bar| *bar < 6)?;
     Some((bar as u32, address & ((1 << 40) - 1)))
 }
 
-/// Maps a BAR: its addresses are the physical ones.
+/// Maps a BAR. Its virtual addresses are the physical ones.
 pub unsafe fn ioremap(start: u64, _: usize) -> *mut c_void {
     if !sim::may_allocate() {
         return null_mut();
@@ -290,7 +290,7 @@ pub unsafe fn ioremap(start: u64, _: usize) -> *mut c_void {
     start as *mut c_void
 }
 
-/// Maps memory of a BAR, which the device has in this process. Null if it is not memory.
+/// Maps memory of a BAR, which is in this process. Returns null if the BAR is not memory.
 pub unsafe fn ioremap_wc(start: u64, length: usize) -> *mut c_void {
     let (bar, offset) = bar_of(start).expect("an address of a BAR");
     let offset = offset as usize;
@@ -316,7 +316,7 @@ thread_local! {
     static MAPPED: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Returns how many parts of BARs the kernel has mapped.
+/// Returns the number of mappings of BARs in the kernel.
 pub fn mapped() -> usize {
     MAPPED.get()
 }

@@ -21,7 +21,7 @@ pub unsafe fn ratelimit_init(slot: *mut ratelimit_state) {
 }
 
 pub unsafe fn ___ratelimit(state: *mut ratelimit_state, _: *const c_char) -> c_int {
-    // SAFETY: The caller guarantees that it is initialized.
+    // SAFETY: The caller guarantees that the state is initialized.
     let state = unsafe { &*state };
     let now = sim::now();
     if now >= state.begin.get() + 5_000_000_000 {

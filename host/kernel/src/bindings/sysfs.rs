@@ -36,7 +36,7 @@ unsafe impl Sync for attribute_group {}
 // SAFETY: These are constant.
 unsafe impl Sync for device_attribute {}
 
-/// Only `"%s\n"` comes here.
+/// Supports the format `"%s\n"` only.
 pub unsafe fn sysfs_emit(buffer: *mut c_char, _: *const c_char, text: *const c_char) -> c_int {
     // SAFETY: The buffer is a page, and the text ends with zero.
     unsafe {

@@ -66,31 +66,31 @@ pub struct net {
     pub references: Cell<u32>,
 }
 
-/// A mapping of a process that is made.
+/// A mapping that a process is creating.
 #[derive(Default)]
 pub struct vm_area_struct {
     pub vm_start: c_ulong,
     pub vm_end: c_ulong,
     pub vm_pgoff: c_ulong,
     pub vm_page_prot: pgprot_t,
-    /// What was mapped: the address of the first page, and whether that is memory of the host.
+    /// Address of the first mapped page, and whether the pages are host memory.
     pub mapped: Option<(u64, bool)>,
 }
 
-/// A message that is built: names and values.
+/// A netlink message under construction: names and values.
 #[derive(Default)]
 pub struct sk_buff {
     pub values: RefCell<Vec<(String, u64)>>,
-    /// How many of them there may be.
+    /// Limit on the number of values.
     pub room: usize,
 }
 
 pub struct nlattr {
-    /// How many values there were before.
+    /// Number of values before the nest.
     pub before: usize,
 }
 
-/// A piece of memory of the list that a client maps.
+/// An entry of the list that a client maps.
 #[derive(Clone, Copy, Default)]
 pub struct scatterlist {
     pub dma_address: u64,

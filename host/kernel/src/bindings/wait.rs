@@ -29,7 +29,7 @@ pub unsafe fn init_completion(slot: *mut completion) {
 
 pub unsafe fn try_wait_for_completion(this: *mut completion) -> bool {
     sim::point();
-    // SAFETY: The caller guarantees that it is initialized.
+    // SAFETY: The caller guarantees that the completion is initialized.
     let done = unsafe { &(*this).done };
     match done.get() {
         0 => return false,
@@ -71,28 +71,28 @@ pub unsafe fn wait_for_completion_timeout(this: *mut completion, jiffies: c_ulon
     }
 }
 
-/// Those that wait are served in their order.
+/// Serves waiters in the order of their arrival.
 pub struct semaphore {
     count: Cell<u32>,
     first: Cell<*const Waiter>,
 }
 
-/// On the stack of the waiter.
+/// A list entry on the stack of the waiting task.
 struct Waiter {
     is_served: Cell<bool>,
     next: Cell<*const Waiter>,
 }
 
 impl semaphore {
-    /// Returns the place with the pointer to a waiter, or the last one, which is null.
+    /// Returns the link that points to a waiter, or the last link, which is null.
     ///
     /// # Safety
     ///
-    /// All in the list must be waiting.
+    /// All tasks in the list must be waiting.
     unsafe fn find(&self, waiter: *const Waiter) -> &Cell<*const Waiter> {
         let mut place = &self.first;
         while place.get() != waiter && !place.get().is_null() {
-            // SAFETY: The caller guarantees that it is there.
+            // SAFETY: The caller guarantees that the waiter exists.
             place = unsafe { &(*place.get()).next };
         }
         place
@@ -135,7 +135,7 @@ pub unsafe fn down_timeout(this: *mut semaphore, jiffies: c_long) -> c_int {
         is_served: Cell::new(false),
         next: Cell::new(null()),
     };
-    // SAFETY: Those in the list wait in this function, which takes them out.
+    // SAFETY: The tasks in the list are in this function, which removes their entries.
     unsafe { this.find(null()) }.set(&raw const waiter);
     while !waiter.is_served.get() {
         if !sim::wait_until((&raw const waiter) as usize, end) && !waiter.is_served.get() {
@@ -150,7 +150,7 @@ pub unsafe fn down_timeout(this: *mut semaphore, jiffies: c_long) -> c_int {
 pub unsafe fn up(this: *mut semaphore) {
     // SAFETY: As above.
     let this = unsafe { &*this };
-    // SAFETY: Those in the list wait in `down_timeout`.
+    // SAFETY: The tasks in the list are in `down_timeout`.
     match unsafe { this.first.get().as_ref() } {
         None => this.count.set(this.count.get() + 1),
         Some(waiter) => {

@@ -30,7 +30,7 @@ pub unsafe fn init_delayed_work(
 ) {
     fn run(work: usize) {
         let work = work as *mut delayed_work;
-        // SAFETY: Work that is done is alive.
+        // SAFETY: Work that runs is alive.
         unsafe { (*work).work.function.expect("a function")(&raw mut (*work).work) }
     }
 
@@ -41,7 +41,7 @@ pub unsafe fn init_delayed_work(
 }
 
 pub unsafe fn disable_delayed_work(work: *mut delayed_work) -> bool {
-    // SAFETY: The caller guarantees that it is initialized.
+    // SAFETY: The caller guarantees that the work is initialized.
     unsafe { (*work).timer.disable() };
     true
 }

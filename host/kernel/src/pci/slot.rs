@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The bus for tests: a slot, and what the PCI core does to the function in it.
+//! The bus for tests: a slot, and the operations of the PCI core on its function.
 
 use sim::RawLock;
 
@@ -21,7 +21,7 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// Puts a function with a device id into a slot.
+    /// Creates a slot with a function that has this device id.
     pub fn new(device: u16) -> Self {
         Self {
             pdev: bindings::pci_dev::new(device),
@@ -30,7 +30,7 @@ impl Slot {
         }
     }
 
-    /// Sets how long a reset of the function takes, in nanoseconds.
+    /// Sets the duration of a reset of the function in nanoseconds.
     pub fn set_reset_time(&mut self, time: u64) {
         self.pdev.reset_time = time;
     }
@@ -61,13 +61,13 @@ impl Slot {
         self.is_bound
     }
 
-    /// Returns whether nothing of a driver is left: the function disabled, no BAR reserved, no vector
-    /// allocated, no managed resource.
+    /// Returns whether a driver has released all resources: the function is disabled, and has no
+    /// BARs, vectors or managed resources.
     pub fn is_clean(&self) -> bool {
         self.pdev.is_clean()
     }
 
-    /// Returns the BARs that are reserved, each of which is a bit.
+    /// Returns the reserved BARs as bits.
     pub fn regions(&self) -> u32 {
         self.pdev.regions
     }
@@ -81,18 +81,18 @@ impl Slot {
     ///
     /// # Errors
     ///
-    /// Those of the driver.
+    /// Errors of the driver.
     ///
     /// # Panics
     ///
-    /// If the driver does not know the device, or if its failed probe leaves anything.
+    /// If the driver does not support the device, or if its failed probe leaks resources.
     pub fn probe(&mut self) -> Result {
         let driver = self.driver();
         assert!(driver
             .matches
             .is_some_and(|matches| matches(self.pdev.device.into())));
         if self.pdev.error_state == bindings::pci_channel_io_perm_failure {
-            // It was without power, and found again.
+            // The function was without power, and has been detected again.
             self.pdev.error_state = bindings::pci_channel_io_normal;
             sim::device(|device| device.function_reset());
         }
@@ -147,7 +147,7 @@ impl Slot {
         });
     }
 
-    /// Suspends and resumes the function; `power_off` is what the device makes of it.
+    /// Suspends and resumes the function. `power_off` emulates the loss of power in the device.
     pub fn sleep(&self, power_off: impl FnOnce()) {
         // SAFETY: The device is bound, and the driver's table constant.
         self.locked(|| unsafe {
@@ -165,7 +165,7 @@ impl Slot {
         unsafe { (*self.raw()).error_state = bindings::pci_channel_io_frozen };
     }
 
-    /// Reports an error of the bus to the driver; if it asks for a reset, `reset` is what the device makes of it.
+    /// Reports a bus error to the driver. `reset` emulates a reset that the driver requests.
     pub fn bus_error(&self, is_permanent: bool, reset: impl FnOnce()) {
         let handlers = self.handlers();
         let state = if is_permanent {
@@ -175,12 +175,12 @@ impl Slot {
         };
         // SAFETY: The device is bound.
         self.locked(|| unsafe {
-            // Nothing comes after a failure for good.
+            // A permanent failure is final.
             if (*self.raw()).error_state == bindings::pci_channel_io_perm_failure {
                 return;
             }
             if is_permanent {
-                // Nothing of it gets through.
+                // Accesses by the function do not get through.
                 bindings::pci_clear_master(self.raw());
             }
             (*self.raw()).error_state = state;

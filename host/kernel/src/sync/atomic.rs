@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Values that tasks share without a lock.
+//! Atomic values, which tasks share without a lock.
 //!
-//! Each access is a place to be preempted. The order is always the strongest, as all tasks of a machine
-//! are in one thread; statics may be shared by machines.
+//! Each access is a preemption point. The ordering is always the strongest, as all tasks of a
+//! machine are in one thread. Machines may share statics.
 
 use core::{cell::UnsafeCell, sync::atomic};
 
-/// Orders nothing.
+/// No order.
 #[derive(Clone, Copy)]
 pub struct Relaxed;
 /// Orders later accesses.
@@ -20,18 +20,18 @@ pub struct Release;
 #[derive(Clone, Copy)]
 pub struct Full;
 
-/// A value that is read and written in one step.
+/// A type with atomic accesses.
 pub trait Value: Copy + PartialEq {
-    /// The type of the language that does so.
+    /// Its atomic type in the standard library.
     type Std;
 
     /// Returns the value.
     fn load(place: &Self::Std) -> Self;
 
-    /// Writes the value, and returns the one before.
+    /// Writes the value, and returns the previous one.
     fn swap(place: &Self::Std, value: Self) -> Self;
 
-    /// Writes the value if the one before is `old`, and returns that.
+    /// Writes the value if the previous one is `old`, and returns the previous one.
     fn exchange(place: &Self::Std, old: Self, new: Self) -> Result<Self, Self>;
 }
 
@@ -94,20 +94,20 @@ numbers!(u32 u64 i32 i64 usize);
 #[repr(transparent)]
 pub struct Atomic<T>(UnsafeCell<T>);
 
-// SAFETY: The value is only accessed by the atomic type of the language.
+// SAFETY: The value is only accessed by the atomic type of the standard library.
 unsafe impl<T> Sync for Atomic<T> {}
 // SAFETY: As above; all tasks of a machine are in one thread.
 unsafe impl<T> Send for Atomic<T> {}
 
 impl<T: Value> Atomic<T> {
-    /// Returns one with a value.
+    /// Returns an atomic with a value.
     pub const fn new(value: T) -> Self {
         Self(UnsafeCell::new(value))
     }
 
     fn std(&self) -> &T::Std {
         sim::point();
-        // SAFETY: The atomic types of the language have the layout of their values.
+        // SAFETY: The atomic types of the standard library have the layout of their values.
         unsafe { &*self.0.get().cast() }
     }
 
@@ -121,12 +121,12 @@ impl<T: Value> Atomic<T> {
         T::swap(self.std(), value);
     }
 
-    /// Writes the value, and returns the one before.
+    /// Writes the value, and returns the previous one.
     pub fn xchg<O>(&self, value: T, _: O) -> T {
         T::swap(self.std(), value)
     }
 
-    /// Writes `new` if the value is `old`. Returns the value before, as an error if it was another.
+    /// Writes `new` if the value is `old`. Returns the previous value, as an error if it differs.
     pub fn cmpxchg<O>(&self, old: T, new: T, _: O) -> Result<T, T> {
         T::exchange(self.std(), old, new)
     }
@@ -147,12 +147,12 @@ impl<T: Number> Atomic<T> {
         self.change(|old| old.plus(by));
     }
 
-    /// Adds to the value, and returns the one before.
+    /// Adds to the value, and returns the previous one.
     pub fn fetch_add<O>(&self, by: T, _: O) -> T {
         self.change(|old| old.plus(by))
     }
 
-    /// Subtracts from the value, and returns the one before.
+    /// Subtracts from the value, and returns the previous one.
     pub fn fetch_sub<O>(&self, by: T, _: O) -> T {
         self.change(|old| old.minus(by))
     }
