@@ -236,7 +236,7 @@ impl<'bound> Interface<'bound> {
                 let dev = self.binding.dev();
                 log::failed(
                     dev,
-                    "The device names no BAR that can be used for its doorbells",
+                    "The device reports no BAR that can be used for its doorbells",
                     &ENODEV,
                 );
                 Err(ENODEV)

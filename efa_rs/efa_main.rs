@@ -28,7 +28,7 @@ kernel::prelude::module! {
     params: {
         recovery: u8 {
             default: 1,
-            description: "Bring a device that has failed back on its own (0: no, 1: yes)",
+            description: "Recover failed devices automatically (0: no, 1: yes)",
         },
     },
 }

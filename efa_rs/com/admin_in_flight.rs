@@ -185,7 +185,7 @@ impl<'bound> InFlight<'bound> {
         } else if slots.is_open() {
             // In a closed queue, the device may complete commands that were aborted.
             self.messages.error(fmt!(
-                "A completion has the id {}, which no command has, and is ignored",
+                "Ignored a completion with id {}, which is of no command in flight",
                 Hex(id.into())
             ));
         }

@@ -191,10 +191,10 @@ impl<'bound> AdminQueue<'bound> {
     /// Logs that the device has returned an impossible value, and returns the matching error.
     #[cold]
     #[inline(never)]
-    pub(crate) fn distrust(&self, what: &str, value: u32) -> CommandError {
+    pub(crate) fn report_invalid(&self, what: &str, value: u32) -> CommandError {
         self.messages
             .error(fmt!("The device returned {} ({})", what, value));
-        CommandError::Nonsense
+        CommandError::InvalidResponse
     }
 
     /// Submits an encoded command, waits for it, and copies its completion to `entry`. `subject`
@@ -273,7 +273,7 @@ impl<'bound> AdminQueue<'bound> {
         self.free_slots.acquire_timeout(timeout).map_err(|_| {
             self.statistics.cmds_err.increment();
             self.messages.error(fmt!(
-                "{} got no slot of the admin queue in time",
+                "{} timed out waiting for a slot of the admin queue",
                 opcode.name()
             ));
             CommandError::NoSlot

@@ -80,7 +80,7 @@ impl AdminQueue<'_> {
         if !self.cq_numbers.take(created.cq_idx) {
             // The command to destroy it would destroy the other queue with this number.
             let number = created.cq_idx.into();
-            return Err(self.distrust("the number of a completion queue for another one", number));
+            return Err(self.report_invalid("the number of a completion queue for another one", number));
         }
         Ok(created)
     }
@@ -88,7 +88,7 @@ impl AdminQueue<'_> {
     /// Destroys a completion queue.
     pub(crate) fn destroy_cq(&self, cq_idx: u16) -> Result<NoData, CommandError> {
         // Released first: after the command, the device may reuse the number.
-        self.cq_numbers.give_back(cq_idx);
+        self.cq_numbers.release(cq_idx);
         let result = self.execute(&DestroyCq { cq_idx });
         if result.is_err() {
             self.cq_numbers.take(cq_idx);

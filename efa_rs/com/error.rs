@@ -22,7 +22,7 @@ pub(crate) enum CommandError {
     /// The queue was closed while the command was in flight.
     Abandoned,
     /// The device completed the command with an impossible result.
-    Nonsense,
+    InvalidResponse,
 }
 
 impl CommandError {
@@ -31,7 +31,7 @@ impl CommandError {
         match self {
             Self::Status(status) => Status::try_from(status).is_err(),
             Self::NoSlot | Self::Closed => false,
-            Self::Timeout | Self::Abandoned | Self::Nonsense => true,
+            Self::Timeout | Self::Abandoned | Self::InvalidResponse => true,
         }
     }
 }
@@ -48,7 +48,7 @@ impl From<CommandError> for Error {
                 _ => EINVAL,
             },
             CommandError::Timeout | CommandError::NoSlot => ETIME,
-            CommandError::Closed | CommandError::Abandoned | CommandError::Nonsense => EIO,
+            CommandError::Closed | CommandError::Abandoned | CommandError::InvalidResponse => EIO,
         }
     }
 }

@@ -98,7 +98,7 @@ impl<'bound> Function<'bound> {
         if version < MIN_VERSION {
             dev_err!(
                 self.device.dev(),
-                "The device speaks admin API {}.{}, which is too old\n",
+                "The device has admin API {}.{}, which is too old\n",
                 version.major,
                 version.minor
             );

@@ -67,7 +67,7 @@ pub(super) fn send<'bound>(
             HostInfo::SIZE as u32,
         )
     })?;
-    buffer.give_back();
+    buffer.mark_released();
     Ok(())
 }
 

@@ -147,7 +147,7 @@ impl<'bound, T: Send + Sync + 'bound> Lent<'bound, T> {
     }
 
     /// Notes that the device has released the memory.
-    pub(crate) fn give_back(&self) {
+    pub(crate) fn mark_released(&self) {
         self.is_lent.store(false, Relaxed);
     }
 
@@ -171,7 +171,7 @@ impl<'bound, T: Send + Sync + 'bound> Lent<'bound, T> {
             if error.device_may_use_memory() {
                 self.epoch.count_refused();
             } else {
-                self.give_back();
+                self.mark_released();
             }
         })
     }
@@ -179,7 +179,7 @@ impl<'bound, T: Send + Sync + 'bound> Lent<'bound, T> {
     /// Handles the result of the command that releases the memory: see [`Epoch::settle`].
     pub(crate) fn settle(&self, result: Result<NoData, CommandError>) {
         if result.is_ok() {
-            self.give_back();
+            self.mark_released();
         }
         self.epoch.settle(result);
     }

@@ -42,7 +42,7 @@ impl Numbers {
     }
 
     /// Marks a number as unused.
-    pub(super) fn give_back(&self, number: u16) {
+    pub(super) fn release(&self, number: u16) {
         self.taken.lock().clear_bit(number.into());
     }
 }

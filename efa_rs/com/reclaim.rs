@@ -66,13 +66,13 @@ impl<'bound> Reclaim<'bound> {
     pub(crate) fn deregister(&self, l_key: u32) -> bool {
         let is_released = self.admin.execute(&DeregMr { l_key }).is_ok();
         if !is_released {
-            self.by_force();
+            self.halt_device();
         }
         is_released
     }
 
     /// Revokes all memory from the device by halting it.
-    pub(crate) fn by_force(&self) {
+    pub(crate) fn halt_device(&self) {
         self.epoch.halt(Cause::MemoryHeld);
     }
 
@@ -97,7 +97,7 @@ impl<'bound> Reclaim<'bound> {
     ///
     /// - Those of `register`.
     /// - That of a device without free regions if it returns only revoked keys.
-    /// - [`CommandError::Nonsense`] if it does not release a region with such a key. It is halted.
+    /// - [`CommandError::InvalidResponse`] if it does not release a region with such a key. It is halted.
     pub(crate) fn with_new_key<R>(
         &self,
         register: impl Fn() -> Result<R, CommandError>,
@@ -118,14 +118,14 @@ impl<'bound> Reclaim<'bound> {
                 let status = if self.deregister(l_key) {
                     CommandError::Status(Status::ResourceAllocationFailure.into())
                 } else {
-                    CommandError::Nonsense
+                    CommandError::InvalidResponse
                 };
                 break Err(status);
             }
         };
         for l_key in aside {
             if !self.deregister(l_key) {
-                return Err(CommandError::Nonsense);
+                return Err(CommandError::InvalidResponse);
             }
         }
         result

@@ -50,7 +50,7 @@
 //!     fn add<'a>(device: &'a Device) -> impl PinInit<QueuePair<'a>, Error> + 'a {
 //!         pin_init::pin_init_scope(move || {
 //!             let pd = Pd::new(device)?;
-//!             let cq = CompletionQueue::new(device, 32, 0, Arc::new(Nobody, GFP_KERNEL)?)?;
+//!             let cq = CompletionQueue::new(device, 32, 0, Arc::new(NoHandler, GFP_KERNEL)?)?;
 //!             let mut qp = QueuePair::new(&pd, &cq, &cq, Transport::EFA_SRD, CAP)?;
 //!             qp.bring_up(&ATTR)?;
 //!

@@ -130,7 +130,7 @@ impl rdma::Hold for Hold<'_> {
     fn revoke(&mut self) {
         match &mut self.what {
             Held::Nothing | Held::Revoked(_) => (),
-            Held::Unknown => self.reclaim.by_force(),
+            Held::Unknown => self.reclaim.halt_device(),
             Held::Region(keys, place) => {
                 let keys = *keys;
                 // Before the deregistration, so that no other region gets the key in between.
@@ -510,7 +510,7 @@ impl<'a> Request<'a> {
     fn execute(&self, efa: &Efa<'_>) -> Result<RegMrResponse, CommandError> {
         let register = || efa.register_mr(&self.command);
         match &self.list {
-            Some(list) => list.lend(register).inspect(|_| list.give_back()),
+            Some(list) => list.lend(register).inspect(|_| list.mark_released()),
             None => register(),
         }
     }

@@ -171,11 +171,11 @@ impl ReceiveRing<'_> {
     }
 
     /// Records that the device has released the ring.
-    fn give_back(&self) {
+    fn mark_released(&self) {
         match self {
-            Self::User(buffer) => buffer.give_back(),
+            Self::User(buffer) => buffer.mark_released(),
             #[cfg(kverbs)]
-            Self::Kernel(entries) => entries.give_back(),
+            Self::Kernel(entries) => entries.mark_released(),
         }
     }
 }
@@ -191,10 +191,10 @@ impl<'a> DeviceQp<'a> {
         command: &CreateQp,
         receive_ring: Option<ReceiveRing<'a>>,
     ) -> Result<(Self, qp::CreateQpResponse)> {
-        let tell = || efa.admin().execute(command);
+        let create = || efa.admin().execute(command);
         let created = match &receive_ring {
-            Some(ring) => ring.lend(tell)?,
-            None => tell()?,
+            Some(ring) => ring.lend(create)?,
+            None => create()?,
         };
         let device_qp = Self {
             handle: created.qp_handle,
@@ -210,7 +210,7 @@ impl<'a> DeviceQp<'a> {
         };
         let result = efa.admin().execute(&command);
         if let (Ok(_), Some(ring)) = (&result, &self.receive_ring) {
-            ring.give_back();
+            ring.mark_released();
         }
         efa.session.epoch().settle(result);
     }
@@ -632,7 +632,7 @@ impl<'a> Qp<'a> {
         })?;
         let state = QpState::from_raw(queried.qp_state).ok_or_else(|| {
             efa.admin()
-                .distrust("a state that no queue pair can have", queried.qp_state)
+                .report_invalid("a state that no queue pair can have", queried.qp_state)
         })?;
         Ok(QueriedQp {
             state,

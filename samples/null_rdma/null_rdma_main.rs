@@ -103,7 +103,7 @@ impl Numbers {
     }
 
     /// Frees a number.
-    fn give_back(&self, number: u32) {
+    fn free(&self, number: u32) {
         let mut used = self.0.load(Relaxed);
         while let Err(now) = self.0.cmpxchg(used, used & !(1 << number), Relaxed) {
             used = now;
@@ -184,12 +184,12 @@ impl<'a> rdma::ProtectionDomain<'a, Null> for Pd {
     fn alloc(device: &Device<Numbers>, udata: &Udata<'_>) -> impl PinInit<Self, Error> {
         udata.expect_no_input()?;
         let number = device.data().take().ok_or(ENOMEM)?;
-        let told = udata.respond(&number.to_ne_bytes());
-        told.inspect_err(|_| device.data().give_back(number))?;
+        let response = udata.respond(&number.to_ne_bytes());
+        response.inspect_err(|_| device.data().free(number))?;
         Ok(Self(number))
     }
 
     fn dealloc(&self, device: &Device<Numbers>) {
-        device.data().give_back(self.0);
+        device.data().free(self.0);
     }
 }

@@ -174,7 +174,7 @@ impl<'a> CompletionQueue<'a> {
             match posted {
                 Some(posted) => return Ok(Some(Completion::new(posted, wc))),
                 // The work request was never posted, or has completed before.
-                None => pr_err_once!("A completion is of no work request\n"),
+                None => pr_err_once!("Ignored a completion without a work request\n"),
             }
         }
         // The bound prevents an endless loop if a provider keeps reporting invalid completions.

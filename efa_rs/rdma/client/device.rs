@@ -162,7 +162,7 @@ impl Device {
         };
         // SAFETY: Objects in the tree exist. The caller guarantees that this is the last use.
         if let Err(error) = unsafe { object.destroy() } {
-            pr_err!("An object was not destroyed ({error:?}): the removal of its device retries\n");
+            pr_err!("Failed to destroy an object ({error:?}), will retry when its device is removed\n");
             self.objects.lock().alive.insert(node);
             return false;
         }
@@ -185,7 +185,7 @@ impl Device {
         let left = self.objects.lock().alive.keys().count();
         if left > 0 {
             pr_err!(
-                "{left} objects of the RDMA core were left by their owners, and are destroyed\n"
+                "Destroying {left} leaked objects of the RDMA core\n"
             );
         }
         for (turn, is_turn) in turns.iter().enumerate() {
@@ -193,7 +193,7 @@ impl Device {
             while let Some((number, object)) = self.youngest(before, is_turn) {
                 if turn == 0 {
                     // SAFETY: The object and its handler exist, as the owner of both was leaked.
-                    unsafe { object.silence() };
+                    unsafe { object.stop_handler() };
                 } else {
                     // SAFETY: No handler is called any more. The caller excludes other users.
                     unsafe { self.destroy(number) };

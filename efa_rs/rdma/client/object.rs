@@ -81,7 +81,7 @@ impl Object {
     /// # Safety
     ///
     /// The object and its handler must exist.
-    pub(super) unsafe fn silence(&self) {
+    pub(super) unsafe fn stop_handler(&self) {
         if let Self::Cq(_, gate) = self {
             // SAFETY: The caller guarantees that the handler exists, which contains the gate.
             unsafe { gate.as_ref() }.close();

@@ -130,7 +130,7 @@ struct Present<T: Client> {
     presence: NonNull<Presence<T>>,
     users: usize,
     /// Whether the device is being removed.
-    goes: bool,
+    is_removing: bool,
 }
 
 // SAFETY: The pointee is `Send`, as its data and its device are.
@@ -232,7 +232,7 @@ impl<T: Client> Registration<T> {
     ) -> Option<R> {
         let presence = {
             let mut present = self.present.lock();
-            let first = present.iter_mut().find(|one| !one.goes)?;
+            let first = present.iter_mut().find(|one| !one.is_removing)?;
             first.users += 1;
             first.presence
         };
@@ -271,7 +271,7 @@ impl<T: Client> Registration<T> {
                 // SAFETY: A box is never null.
                 presence: unsafe { NonNull::new_unchecked(presence) },
                 users: 0,
-                goes: false,
+                is_removing: false,
             };
             // The capacity was reserved above.
             let _ = present.push_within_capacity(one);
@@ -300,7 +300,7 @@ impl<T: Client> Registration<T> {
             .iter_mut()
             .find(|one| one.presence == presence)
         {
-            one.goes = true;
+            one.is_removing = true;
         }
 
         // SAFETY: `add` has passed its ownership to the core. Only the code below frees the box.

@@ -30,7 +30,7 @@ pub const SECOND: u64 = 1_000_000_000;
 /// Time after which the kernel reports a hung task, in nanoseconds.
 const HUNG: u64 = 120 * SECOND;
 
-const LEFT: &str = "the driver leaves something";
+const LEFT: &str = "the driver leaks resources";
 
 /// Complaints that are consequences of an object that is not destroyed.
 const FOLLOWS: [&str; 5] = [

@@ -159,7 +159,7 @@ unsafe extern "C" fn ib_modify_qp_is_ok(
         ib_qp_attr_mask_IB_QP_QKEY as QKEY, ib_qp_attr_mask_IB_QP_SQ_PSN as PSN,
         ib_qp_attr_mask_IB_QP_STATE as STATE,
     };
-    assert_eq!(kind, ib_qp_type_IB_QPT_UD, "no other is asked of");
+    assert_eq!(kind, ib_qp_type_IB_QPT_UD, "unsupported type");
     const RESET: u32 = 0;
     const INIT: u32 = 1;
     const RTR: u32 = 2;

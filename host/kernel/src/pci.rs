@@ -311,7 +311,7 @@ pub trait Driver {
         info: Option<&'bound Self::IdInfo>,
     ) -> impl PinInit<Self::Data<'bound>, Error> + 'bound;
 
-    /// Unbinds a device. Its resources are released after that, and then its data.
+    /// Unbinds a device. Then its data is dropped, and after that its resources are released.
     fn unbind<'bound>(pdev: &'bound Device<Core<'_>>, this: Pin<&Self::Data<'bound>>);
 }
 

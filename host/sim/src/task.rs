@@ -15,7 +15,7 @@ use crate::{
 const STACK: usize = 256 << 10;
 
 /// A number that no task has.
-const NOBODY: TaskId = usize::MAX;
+const NO_TASK: TaskId = usize::MAX;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
@@ -52,7 +52,7 @@ pub(crate) struct Task {
 }
 
 thread_local! {
-    static CURRENT: Cell<TaskId> = const { Cell::new(NOBODY) };
+    static CURRENT: Cell<TaskId> = const { Cell::new(NO_TASK) };
     static STACKS: RefCell<Vec<DefaultStack>> = const { RefCell::new(Vec::new()) };
     static LONGEST: Cell<Nanos> = const { Cell::new(0) };
 }
@@ -118,7 +118,7 @@ pub(crate) fn recycle(stack: DefaultStack) {
 
 /// Sets the current task, if any.
 pub(crate) fn set_current(task: Option<TaskId>) {
-    CURRENT.set(task.unwrap_or(NOBODY));
+    CURRENT.set(task.unwrap_or(NO_TASK));
 }
 
 /// Returns the current task.
@@ -128,7 +128,7 @@ pub fn current() -> TaskId {
 
 /// Returns whether a task runs.
 pub(crate) fn is_running() -> bool {
-    CURRENT.get() != NOBODY
+    CURRENT.get() != NO_TASK
 }
 
 /// Yields the CPU.

@@ -78,7 +78,7 @@ extern "C" fn count_event(_: *mut ib_cq, _: *mut core::ffi::c_void) {
 
 /// Covers events for a queue without events, and a second event that was not requested.
 #[test]
-fn an_event_that_nobody_asked_for_is_ignored() {
+fn an_event_that_was_not_requested_is_ignored() {
     run_without_end(|rig| {
         rig.probe().unwrap();
         let other = Objects::new(registered().unwrap(), WORKQUEUE).unwrap();

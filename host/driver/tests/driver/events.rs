@@ -142,7 +142,7 @@ fn of_the_last_session_are_ignored_or_obeyed() {
 
 /// The driver yields the CPU, and limits the rate of its messages.
 #[test]
-fn a_storm_holds_nobody_up() {
+fn a_storm_does_not_block_others() {
     const STORM: u64 = 10_000;
     for group in [2, 77, 4] {
         run(|rig| {

@@ -189,7 +189,7 @@ fn all_doorbells_are_in_one_mapping() {
 }
 
 #[test]
-fn a_queue_pair_says_its_capacity() {
+fn a_queue_pair_returns_its_capacity() {
     run(|rig| {
         rig.probe().unwrap();
         let mut objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
@@ -371,9 +371,9 @@ fn a_queue_pair_has_completions_of_its_own() {
             new.iter().for_each(|one| objects.post_recv(one).unwrap());
             objects.poll();
             sim::join(destroyer);
-            let told = new.iter().filter(|one| one.status.get().is_some()).count();
+            let completed = new.iter().filter(|one| one.status.get().is_some()).count();
             drop(objects);
-            assert_eq!(told, 0, "completions of receives that have not ended");
+            assert_eq!(completed, 0, "completions of receives that have not ended");
         });
     }
 }

@@ -117,7 +117,7 @@ fn sends_to_itself() {
 }
 
 #[test]
-fn is_told_of_completions() {
+fn receives_completion_events() {
     run_with(efa_model::Profile::Efa3, |rig| {
         rig.probe().unwrap();
         let mut objects = Objects::new().unwrap();
@@ -193,7 +193,7 @@ fn a_program_that_ends_leaves_nothing() {
 
 /// Its calls fail, and so do accesses through its mappings, with SIGBUS in the kernel.
 #[test]
-fn a_device_goes_while_a_program_has_it() {
+fn a_device_is_removed_while_a_program_has_it() {
     run(|rig| {
         rig.probe().unwrap();
         let mut objects = Objects::new().unwrap();
@@ -208,7 +208,7 @@ fn a_device_goes_while_a_program_has_it() {
 }
 
 #[test]
-fn a_dma_buffer_is_taken_back() {
+fn a_dma_buffer_is_revoked() {
     run(|rig| {
         rig.probe().unwrap();
         let program = Program::new().unwrap();

@@ -150,7 +150,7 @@ fn keep_alives_that_stay_away_are_noticed() {
 }
 
 #[test]
-fn the_bus_takes_the_device_away_and_gives_it_back() {
+fn the_bus_resets_and_resumes_the_device() {
     for profile in PROFILES {
         run_with(profile, |rig| {
             rig.probe().unwrap();
@@ -199,7 +199,7 @@ fn memory_is_short() {
 
 /// A fault occurs at each step of a recovery. The next attempt succeeds.
 #[test]
-fn something_happens_at_each_step() {
+fn a_fault_occurs_at_each_step() {
     for (when, then) in [
         (r#"{"opcode": "ANY"}"#, r#"{"die": {"silent": true}}"#),
         (r#"{"opcode": "ANY"}"#, r#"{"die": {}}"#),
@@ -235,7 +235,7 @@ fn something_happens_at_each_step() {
 
 /// The device is hot-unplugged at each step of a recovery, and plugged in again.
 #[test]
-fn the_device_goes_at_each_step() {
+fn the_device_is_unplugged_at_each_step() {
     let steps = (0..).find(|step| {
         run_with(Profile::Efa3, |rig| {
             rig.set(QUIET);
@@ -383,7 +383,7 @@ fn a_device_that_is_gone_is_given_up() {
 
 /// A device is unbound, or reset through sysfs, at a random time of a recovery.
 #[test]
-fn somebody_else_comes_at_any_time() {
+fn unbind_or_reset_at_any_time() {
     for seed in 0..200 {
         run(|rig| {
             let mut rng = Rng::new(seed);

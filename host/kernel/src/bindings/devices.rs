@@ -59,7 +59,7 @@ impl device {
 pub unsafe fn get_device(dev: *mut device) -> *mut device {
     // SAFETY: The caller guarantees that the device is valid.
     let references = unsafe { &(*dev).references };
-    assert_ne!(references.get(), 0, "a reference to what is gone");
+    assert_ne!(references.get(), 0, "a reference to a freed device");
     references.set(references.get() + 1);
     dev
 }

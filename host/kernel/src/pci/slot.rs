@@ -109,7 +109,7 @@ impl Slot {
         if let Err(error) = &result {
             assert!(
                 !was_clean || self.is_clean(),
-                "a failed probe ({error:?}) leaves something"
+                "a failed probe ({error:?}) leaks resources"
             );
         }
         result
