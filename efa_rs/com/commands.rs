@@ -80,7 +80,9 @@ impl AdminQueue<'_> {
         if !self.cq_numbers.take(created.cq_idx) {
             // The command to destroy it would destroy the other queue with this number.
             let number = created.cq_idx.into();
-            return Err(self.report_invalid("the number of a completion queue for another one", number));
+            return Err(
+                self.report_invalid("the number of a completion queue for another one", number)
+            );
         }
         Ok(created)
     }

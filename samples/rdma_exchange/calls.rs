@@ -183,7 +183,7 @@ impl Calls {
         let slot = call.slot as usize;
         if slot >= SLOTS || call.length as usize != self.size || slots.waiting[slot].is_some() {
             pr_err!(
-                "Call {}, of slot {slot}, has {} bytes\n",
+                "Invalid call {} to slot {slot}, of {} bytes\n",
                 call.seed,
                 call.length
             );
@@ -241,7 +241,7 @@ impl Calls {
             // CAST: `usize` has 64 bits on every architecture that has RDMA.
             let slot = slot as usize;
             if !is_immediate(slot) {
-                pr_err!("Slot {slot} is answered by immediate data\n");
+                pr_err!("Unexpected immediate data for slot {slot}\n");
                 return Err(EBADMSG);
             }
             self.answered(pair, slot)?;
@@ -258,7 +258,7 @@ impl Calls {
                 }
                 _ => {
                     pr_err!(
-                        "Message {} to slot {slot} is none that was waited for\n",
+                        "Unexpected message {} to slot {slot}\n",
                         header.seed
                     );
                     return Err(EBADMSG);

@@ -174,7 +174,7 @@ impl Arrived {
                 Ok(())
             }
             _ => {
-                pr_err!("Number {number} has arrived twice, or is none\n");
+                pr_err!("Number {number} is invalid, or has arrived twice\n");
                 Err(EBADMSG)
             }
         }

@@ -29,7 +29,7 @@ for index in (1, 2, 255):
 for port in (0, 2, 255):
     add(f"port {port}", port_num=port)
 add("not global", is_global=0)
-add("global, oddly", is_global=255)
+add("global by 255", is_global=255)
 FIELDS = {"sl": (1, 15, 255), "hop_limit": (1, 255), "traffic_class": (1, 255), "flow_label": (1, 0xFFFFF, 0xFFFF_FFFF)}
 for name, values in FIELDS.items():
     for value in values:

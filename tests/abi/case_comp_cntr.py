@@ -55,7 +55,7 @@ for number, name, right in ((0, "number", 4), (1, "largest value", 8), (2, "oper
                 s.context, {n: Attribute(n, r, Buffer(r, accessible=a).address)}
             ),
         )
-cases.add("capabilities before there is a context", lambda s: CompletionCounter.caps(s.raw()))
+cases.add("capabilities without a context", lambda s: CompletionCounter.caps(s.raw()))
 
 # Addresses of the values, in scattered pages, so that the addresses in commands are known.
 
@@ -184,7 +184,7 @@ def many(s):
         counter.destroy()
 
 
-@cases.case("with an attribute that there is not")
+@cases.case("with an unknown attribute")
 def unknown(s):
     return attempt(s.counter, attributes=[Attribute(0x1002, 8, 0)]), attempt(
         s.counter, attributes=[Attribute(0x1002, 8, 0, mandatory=False)]

@@ -45,7 +45,7 @@ def twice(s):
     return attempt(s.context.get_context)
 
 
-@cases.case("nothing works before it")
+@cases.case("no verb works before it")
 def before(s):
     context = s.raw()
     return attempt(context.alloc_pd), attempt(context.query_device), attempt(context.query_port, 1), attempt(context.dealloc_pd, 0)
@@ -144,7 +144,7 @@ def pd_limit(s):
     return [attempt(lambda: s.context.alloc_pd() and None) for _ in range(6)]
 
 
-@cases.case("a refused one can be had later", "small")
+@cases.case("a refused one can be allocated later", "small")
 def pd_later(s):
     handles = [s.context.alloc_pd()[0] for _ in range(4)]
     first = attempt(lambda: s.context.alloc_pd() and None)

@@ -55,7 +55,7 @@ for suffix, way in WAYS.items():
         ("address 0", 0, PAGE),
         ("the kernel", 0xFFFF_8000_0000_0000, PAGE),
         ("past the end", 0xFFFF_FFFF_FFFF_F000, 2 * PAGE),
-        ("all there is", 0, (1 << 64) - 1),
+        ("the whole address space", 0, (1 << 64) - 1),
     ):
         cases.add(f"{name}{suffix}", lambda s, way=way, address=address, length=length: s.cq(**way(address, length)))
     cases.add(f"read-only memory{suffix}", lambda s, way=way: s.cq(**way(s.area(Area, PAGE, prot=READ).address, PAGE)))
@@ -96,7 +96,7 @@ for kind in (2, 3, 0xFFFF_FFFF):
     cases.add(f"kind of memory {kind}", lambda s, kind=kind: s.cq(**umem(s.page.address, PAGE, kind)))
 for flags in ((1, 0), (1 << 31, 0), (0, 1), (0, 0xFFFF_FFFF)):
     cases.add(f"flags {flags[0]:#x}, optional {flags[1]:#x}", lambda s, flags=flags: s.cq(**umem(s.page.address, PAGE, flags=flags)))
-cases.add("a file that does not matter", lambda s: s.cq(**umem(s.page.address, PAGE, fd=-1)))
+cases.add("an unused file", lambda s: s.cq(**umem(s.page.address, PAGE, fd=-1)))
 for size in (0, 8, 24, 31, 33, 40, 64):
 
     def descriptor(s, size=size):

@@ -7,7 +7,7 @@ import os
 import struct
 
 import objects
-from harness import Cases, as_another_user, attempt, there_is
+from harness import Cases, as_another_user, attempt, ensure
 from memory import PAGE, READ, WRITE, Area, libc
 from uverbs import DRIVER_EFA, IOCTL, Buffer, pointer_in
 
@@ -206,7 +206,7 @@ def created_unwritable(s, make):
             raise OSError(ctypes.get_errno(), "ioctl")
         return {0: 0}
 
-    there_is(s.context, s.pd, s.a_cq)
+    ensure(s.context, s.pd, s.a_cq)
     s.context.ioctl = capture
     try:
         return make()

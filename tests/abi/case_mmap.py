@@ -163,7 +163,7 @@ def touched(area):
 
 
 for page in (0, 1, 2, 77, 0xFFFF_FFFF, 0x1_0000_0000, (1 << 63) // PAGE - 1):
-    cases.add(f"nothing has key {page:#x}", lambda s, page=page: attempt(lambda: mapped(s, page * PAGE, PAGE) and None))
+    cases.add(f"unused key {page:#x}", lambda s, page=page: attempt(lambda: mapped(s, page * PAGE, PAGE) and None))
     cases.add(
         f"without a context, key {page:#x}",
         lambda s, page=page: attempt(lambda: mapped(s, page * PAGE, PAGE, context=s.raw()) and None),
@@ -192,7 +192,7 @@ def same(s):
     return ctypes.string_at(second.address + PAGE - 2, 4)
 
 
-@cases.case("keys of objects that come and go")
+@cases.case("keys of objects that are created and destroyed")
 def keys(s):
     s.shows_commands = False
     found = []
@@ -204,7 +204,7 @@ def keys(s):
     return found
 
 
-@cases.case("at an address where something is")
+@cases.case("at an address in use")
 def fixed(s):
     ring = s.cq().response
     area = s.area(Area, PAGE)
@@ -221,5 +221,5 @@ def unmapped_in_child(s):
     return os.waitpid(process, 0)[1], ctypes.string_at(area.address, 4)
 
 
-cases.add("by way of reading the file", lambda s: os.read(s.context.fd, 1))
-cases.add("by way of pread", lambda s: os.pread(s.context.fd, 1, 0))
+cases.add("by read", lambda s: os.read(s.context.fd, 1))
+cases.add("by pread", lambda s: os.pread(s.context.fd, 1, 0))

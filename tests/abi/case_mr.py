@@ -56,7 +56,7 @@ for name, start, length in (
     ("the first page", 0, PAGE),
     ("nothing at 0", 0, 0),
     ("not canonical", 1 << 60, PAGE),
-    ("all there is", 0, 0xFFFF_FFFF_FFFF_FFFF),
+    ("the whole address space", 0, 0xFFFF_FFFF_FFFF_FFFF),
 ):
     both(f"memory: {name}", lambda s, kind, start=start, length=length: s.mr(start, length, kind))
 for bit in (31, 32, 33, 40, 47, 62, 63):

@@ -11,7 +11,7 @@ import threading
 import time
 
 import objects
-from harness import Cases, Worker, attempt, ends, fork, there_is
+from harness import Cases, Worker, attempt, ends, ensure, fork
 from memory import PAGE
 
 cases = Cases("process")
@@ -53,7 +53,7 @@ for kind, (make, destroy) in KINDS.items():
 
     def threads(s, make=make, destroy=destroy):
         s.shows_commands = False
-        there_is(s.pd, s.a_cq, s.page)
+        ensure(s.pd, s.a_cq, s.page)
         results = collections.Counter()
 
         def work():
@@ -73,7 +73,7 @@ for kind, (make, destroy) in KINDS.items():
     def race(s, make=make, destroy=destroy):
         """Destroys the same object in several threads, of which only one succeeds."""
         no_commands(s)
-        there_is(s.pd, s.a_cq, s.page)
+        ensure(s.pd, s.a_cq, s.page)
         rounds = []
         for _ in range(ROUNDS):
             thing, results, start = make(s), [], threading.Barrier(3)
@@ -148,7 +148,7 @@ def dealloc_pd(s, pd):
     s.context.ioctl(objects.OBJECT_PD, objects.METHOD_PD_DESTROY, objects.object_handle(0, pd))
 
 
-@cases.case("a child uses and destroys what its parent made")
+@cases.case("a child uses and destroys objects of its parent")
 def child(s):
     cq, pd = s.a_cq, s.pd
     result = ends([fork(lambda: (s.cq(), cq.destroy(), dealloc_pd(s, pd)))])
@@ -177,15 +177,15 @@ def orphan(s):
 @cases.case("a child registers memory in its parent's context")
 def child_memory(s):
     """Registers memory of the child; the region outlives the child."""
-    there_is(s.pd, s.page)
+    ensure(s.pd, s.page)
     return ends([fork(lambda: s.mr(kind=objects.IoctlMemoryRegion))]), s.mr()
 
 
-@cases.case("the thread that made an object is gone")
+@cases.case("the thread that created an object has ended")
 def thread_gone(s):
     made = []
     worker = threading.Thread(target=lambda: made.append(s.cq()))
-    there_is(s.context)
+    ensure(s.context)
     worker.start()
     worker.join()
     return attempt(made[0].destroy)
@@ -225,7 +225,7 @@ def pinned(s):
             return next(int(line.split()[1]) for line in file if line.startswith("VmPin"))
 
     memory = s.pages(64)
-    there_is(s.pd)
+    ensure(s.pd)
     before = kilobytes()
     region = s.mr(memory.address, 64 * PAGE)
     registered = kilobytes() - before

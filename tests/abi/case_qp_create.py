@@ -63,7 +63,7 @@ for device, inline in (("efa0", 32), ("efa2", 32), ("efa4", 80)):
     add(f"{device}: wide", device, **sized(wqe=128))
     add(f"{device}: UD", device, qp_type=QPT_UD)
 for name, options in (
-    ("as much as there is", sized(send=16, recv=64, wqe=128)),
+    ("the maximum", sized(send=16, recv=64, wqe=128)),
     ("a send ring too large", sized(send=32, wqe=128)),
     ("too few send requests", sized(send=2)),
     ("too many send requests", sized(send=64)),
@@ -148,7 +148,7 @@ add("a shared receive queue", is_srq=1)
 add("is_srq with a handle", is_srq=1, srq=1)
 add("a handle without is_srq", srq=77)
 add("all signaled", sq_sig_all=1)
-add("all signaled, oddly", sq_sig_all=0xFF)
+add("all signaled by 255", sq_sig_all=0xFF)
 
 # Other methods of creation.
 
@@ -250,7 +250,7 @@ def limit(s):
     return [attempt(lambda: s.qp(send_cq=cq) and None) for _ in range(6)]
 
 
-@cases.case("a completion queue in use outlives nothing", "small")
+@cases.case("a completion queue is destroyed after its queue pairs", "small")
 def order(s):
     cq = s.cq(num_sub_cqs=4)
     first, second = s.qp(send_cq=cq.handle), s.qp(send_cq=cq.handle)

@@ -161,7 +161,7 @@ for name, state, target, bits, values in (
     ("8 retries", "RTR", "RTS", "SQ_PSN RNR_RETRY", {"rnr_retry": 8}),
     ("255 retries", "RTR", "RTS", "SQ_PSN RNR_RETRY", {"rnr_retry": 255}),
     ("no notification", "RTS", "SQD", "EN_SQD_ASYNC_NOTIFY", {"en_sqd_async_notify": 0}),
-    ("a notification, oddly", "RTS", "SQD", "EN_SQD_ASYNC_NOTIFY", {"en_sqd_async_notify": 255}),
+    ("a notification by 255", "RTS", "SQD", "EN_SQD_ASYNC_NOTIFY", {"en_sqd_async_notify": 255}),
     ("values that the mask does not name", "RESET", "INIT", "PKEY_INDEX PORT QKEY", {"sq_psn": 0xFFFF_FFFF, "rnr_retry": 255}),
 ):
     for kind in KINDS:
@@ -228,27 +228,27 @@ def around(s):
 cases = Cases("query_qp")
 
 
-def told(values):
+def text_of(values):
     return ", ".join(f"{name}={value}" for name, value in values.items() if value)
 
 
 for kind in KINDS:
     for state in STEPS:
-        cases.add(f"{kind} {state}", lambda s, kind=kind, state=state: told(in_state(s, state, kind).query(0x1F_FFFF & 0x90871)))
+        cases.add(f"{kind} {state}", lambda s, kind=kind, state=state: text_of(in_state(s, state, kind).query(0x1F_FFFF & 0x90871)))
 for name, bit in BITS.items():
-    cases.add(f"mask {name}", lambda s, bit=bit: told(s.a_qp.query(bit)))
-cases.add("mask 0xffffffff", lambda s: told(s.a_qp.query(0xFFFF_FFFF)))
-cases.add("mask 0x1fffff", lambda s: told(s.a_qp.query(0x1F_FFFF)))
+    cases.add(f"mask {name}", lambda s, bit=bit: text_of(s.a_qp.query(bit)))
+cases.add("mask 0xffffffff", lambda s: text_of(s.a_qp.query(0xFFFF_FFFF)))
+cases.add("mask 0x1fffff", lambda s: text_of(s.a_qp.query(0x1F_FFFF)))
 cases.add(
     "capacity",
-    lambda s: told(s.qp(max_send_wr=8, sq_ring_size=512, max_recv_wr=4, max_recv_sge=2, max_inline_data=9, sq_sig_all=1).query()),
+    lambda s: text_of(s.qp(max_send_wr=8, sq_ring_size=512, max_recv_wr=4, max_recv_sge=2, max_inline_data=9, sq_sig_all=1).query()),
 )
 for name, data in (("zeros", bytes(8)), ("a bit", b"\1" + bytes(7))):
-    cases.add(f"input for the driver: {name}", lambda s, data=data: told(s.a_qp.query(driver_data=data)))
+    cases.add(f"input for the driver: {name}", lambda s, data=data: text_of(s.a_qp.query(driver_data=data)))
 for size in (64, 124, 128, 132, 160):
     cases.add(
         f"response of {size} bytes",
-        lambda s, size=size: show(told(s.a_qp.query(out_size=max(size, 127))) if size > 127 else query_short(s, size)),
+        lambda s, size=size: show(text_of(s.a_qp.query(out_size=max(size, 127))) if size > 127 else query_short(s, size)),
     )
 
 

@@ -145,7 +145,7 @@ def query_context(s):
 
 
 cases.add("QUERY_CONTEXT", query_context)
-cases.add("QUERY_CONTEXT before there is one", lambda s: method(s, "QUERY_CONTEXT", pointer_out(0, Buffer(4)), context=s.raw()) and None)
+cases.add("QUERY_CONTEXT without a context", lambda s: method(s, "QUERY_CONTEXT", pointer_out(0, Buffer(4)), context=s.raw()) and None)
 
 
 def query_context_driver(size):
@@ -183,7 +183,7 @@ for size in (0, 1, 3, 4, 7, 8):
 cases.add("GET_CONTEXT, input of nowhere", get_context(Attribute(UHW_IN, 16, 4096)))
 
 
-@cases.case("GET_CONTEXT, what the core can do with the driver")
+@cases.case("GET_CONTEXT, core support")
 def core_support(s):
     support = Buffer(8)
     sent = [pointer_out(0, Buffer(4)), pointer_out(1, support), pointer_in(UHW_IN, struct.pack("<II", 3, 0))]

@@ -83,7 +83,7 @@ def trace(function, hidden=HIDDEN):
     return lines
 
 
-def there_is(*_):
+def ensure(*_):
     """Creates the objects that the arguments name, as a session creates some objects at their first use."""
 
 
@@ -367,14 +367,14 @@ def offsets(text, lines):
         for name, value in re.findall(r"\b(sq_db|rq_db|llq|db)=0x([0-9a-f]+)", line):
             given[name].add(int(value, 16))
 
-    def say(match):
+    def describe(match):
         name, value = match[1], int(match[2], 16)
         whole = given["db" if name == "db_off" else name]
         if value in {one % PAGE for one in whole}:
             return f"{name}=in-page"
         return f"{name}=whole" if value in whole else f"{name}={value:#x}"
 
-    return re.sub(r"\b(db_off|sq_db|rq_db|llq)@0x([0-9a-f]+)", say, text)
+    return re.sub(r"\b(db_off|sq_db|rq_db|llq)@0x([0-9a-f]+)", describe, text)
 
 
 def letters(text):

@@ -41,7 +41,7 @@ _drop = _function(_mark(SAMPLE | DROPPED) + b"\xc3")
 _labels = {}
 
 
-def _tell(what, address):
+def _pass_address(what, address):
     """Passes an address in the kernel, and its meaning, to count.rs."""
     number = b"".join(_mark(address >> shift & 0xFFFF, NUMBER) for shift in (48, 32, 16, 0))
     _function(number + _mark(what) + b"\xc3")(None)
@@ -54,7 +54,7 @@ def begin():
         for line in file:
             address, _, name, *_ = line.split()
             if name in wanted:
-                _tell(wanted.pop(name), int(address, 16))
+                _pass_address(wanted.pop(name), int(address, 16))
     if wanted:
         raise LookupError(f"the kernel has no symbol {' and no '.join(wanted)}")
 

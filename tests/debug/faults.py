@@ -209,7 +209,7 @@ def sweep(action, undo=None, prepare=None, errors=(), faultless=False):
         if result == "ok" and undo:
             undo(value)
         if result != "ok" and prepare and result_of(action, *subject) not in ("ok", ALREADY_GONE):
-            raise Failed(f"fault {number} ({result}) leaves what can't be destroyed")
+            raise Failed(f"fault {number} ({result}) leaves an object that can't be destroyed")
         if (left := holdings()) != before:
             raise Failed(f"fault {number} ({result}) leaves {left} of {before}")
         if not faults.hit:
@@ -220,7 +220,7 @@ def sweep(action, undo=None, prepare=None, errors=(), faultless=False):
     print(f"# {number - 1} faults: " + ", ".join(f"{name} {count}" for name, count in sorted(results.items())))
     equal(result, "ok", "without a fault")
     equal(unexpected, [], "unexpected errors")
-    equal(not results, faultless, "nothing in it can fail")
+    equal(not results, faultless, "whether nothing in it can fail")
 
 
 def holdings():
@@ -378,7 +378,7 @@ def fragmented(bench):
         before = main.state()["resources"]["mr_pages"]
         with faults.fragmented():
             region = bench.region(length)
-        equal(main.state()["resources"]["mr_pages"] - before, length // PAGE, "pages that the device knows")
+        equal(main.state()["resources"]["mr_pages"] - before, length // PAGE, "pages that the device has registered")
         region.dereg()
 
 
@@ -437,7 +437,7 @@ def query_qp(bench):
     sweep(pair.query)
 
 
-@case("QP: mmap of all that it has")
+@case("QP: mmap of all its areas")
 def mmap_qp(bench):
     response = bench.queue_pair().response
     for key, size in (
@@ -547,7 +547,7 @@ def unloaded():
     unload()
     try:
         for file in overrides:
-            file.write_text("nobody")
+            file.write_text("none")
         yield
     finally:
         for file in overrides:

@@ -47,14 +47,14 @@ def leaks():
     return [report for report in reports if not any(function in line for line in report for function in known)]
 
 
-@suite.case("lockdep is at work")
+@suite.case("lockdep is enabled")
 def lockdep():
     stats = dict(line.rsplit(":", 1) for line in Path("/proc/lockdep_stats").read_text().splitlines() if line.count(":") == 1)
     stats = {name.strip(): value.strip() for name, value in stats.items()}
     equal(stats["debug_locks"], "1", "debug_locks")
 
 
-@suite.case("DMA-API debugging is at work and has found nothing")
+@suite.case("DMA-API debugging is enabled and reports no error")
 def dma_api():
     equal((DMA_API / "disabled").read_text().strip(), "N", "disabled")
     equal((DMA_API / "error_count").read_text().strip(), "0", "errors")
@@ -64,7 +64,7 @@ def dma_api():
 def remove():
     subprocess.run(["rmmod", "efa"], check=True)
     left = [name for function in selftest.FUNCTIONS for name in function.leftovers()]
-    equal(left, [], "what is left")
+    equal(left, [], "leftovers of the driver")
 
 
 @suite.case("no DMA mapping is left")
@@ -79,7 +79,7 @@ def no_leak():
     for report in found:
         print("# " + "\n# ".join(report))
     if found:
-        print(f"# efa was at {text_address}: backtraces have no names of its functions any more")
+        print(f"# efa was at {text_address}: backtraces no longer have the names of its functions")
     equal(len(found), 0, "leaks")
 
 

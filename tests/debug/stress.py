@@ -51,19 +51,19 @@ def crowd(seed, objects=OBJECTS):
     crowd.close()
 
 
-def endless_crowd(seed, told):
+def endless_crowd(seed, progress):
     """Creates and destroys objects without end, and writes a byte to a pipe for each."""
     crowd = Crowd(main, f"{SEED} {seed}")
     while True:
         crowd.step()
-        os.write(told, b".")
+        os.write(progress, b".")
 
 
 def start_crowd(seed):
     """Starts a process with an endless crowd; returns its pid, and the pipe that gets a byte for each object."""
-    ready, told = os.pipe()
-    pid = child(endless_crowd, seed, told, closing=ready)
-    os.close(told)
+    ready, progress = os.pipe()
+    pid = child(endless_crowd, seed, progress, closing=ready)
+    os.close(progress)
     return pid, ready
 
 
@@ -82,7 +82,7 @@ def nothing_is_left():
     def left():
         return {name: count for name, count in main.state()["resources"].items() if count and name != "eq"}
 
-    wait_until(lambda: not left(), "the device has nothing any more")
+    wait_until(lambda: not left(), "the device has no objects left")
     equal(main.protocol_errors(), 0, "protocol errors")
 
 
@@ -93,13 +93,13 @@ def wait_for(pids):
         raise Failed(f"exit statuses {statuses}")
 
 
-@suite.case(f"{PROCESSES} processes make and destroy {OBJECTS} objects each")
+@suite.case(f"{PROCESSES} processes create and destroy {OBJECTS} objects each")
 def at_once():
     wait_for([child(crowd, seed) for seed in range(PROCESSES)])
     nothing_is_left()
 
 
-@suite.case("the same while others read all that there is")
+@suite.case("the same while another process queries the device")
 def with_readers():
     end, others = os.pipe()
     reader = child(read_all, end, closing=others)
@@ -113,14 +113,14 @@ def with_readers():
     nothing_is_left()
 
 
-@suite.case(f"{KILLS} processes are killed in the middle")
+@suite.case(f"{KILLS} processes are killed during their work")
 def killed():
     lives = chance("lives")
     for number in range(KILLS):
         started = [start_crowd(seed) for seed in (number, ~number & 0xFF)]
         for _, ready in started:
             for _ in range(lives.randrange(1, LIFE)):
-                equal(os.read(ready, 1), b".", "what the process tells of an object")
+                equal(os.read(ready, 1), b".", "progress byte of the process")
         for pid, _ in started:
             os.kill(pid, signal.SIGKILL)
         for pid, ready in started:

@@ -92,7 +92,7 @@ def run(text, prints="", meanwhile=""):
         )
     finally:
         selftest.emulator.open()
-    equal(result.returncode, 0, f"exit status of {text}, which says {result.stdout}{result.stderr}")
+    equal(result.returncode, 0, f"exit status of {text}, with the output {result.stdout}{result.stderr}")
     return result.stdout
 
 

@@ -87,14 +87,14 @@ rejected() {
 }
 
 upgrades() { # upgrades PACKAGE
-	apt-get install --yes "$1" >/tmp/said 2>&1 || {
-		tail -n 25 /tmp/said
+	apt-get install --yes "$1" >/tmp/output 2>&1 || {
+		tail -n 25 /tmp/output
 		return 1
 	}
 }
 
 came_up() {
-	ok "nothing failed when the machine came up" is running echo "$EFA_BOOT"
+	ok "no unit failed during the boot" is running echo "$EFA_BOOT"
 }
 
 release=$(uname -r)
@@ -125,12 +125,12 @@ rejected) # Secure Boot, without the key that DKMS signs with
 	ok "the driver is installed" is "/lib/modules/$release/updates/dkms/efa.ko.xz" modinfo -F filename efa
 	ok "the driver is not loaded" fails test -d /sys/module/efa
 	ok "the kernel has rejected it" rejected
-	ok "advise says how to enroll the key" advises 'mokutil --import' ;;
+	ok "advise explains how to enroll the key" advises 'mokutil --import' ;;
 inserted) # by hand, without a package
 	echo "1..5"
 	came_up
 	ok "the driver is loaded" test -d /sys/module/efa
-	ok "no other is installed" fails modinfo -F filename efa
+	ok "no other driver is installed" fails modinfo -F filename efa
 	ok "the device is bound" test -n "$(ls -d /sys/bus/pci/drivers/efa/0000:* 2>/dev/null)"
 	ok "ibv_devinfo shows an active port" has_active_port ;;
 idle) # as present, without a device
@@ -143,27 +143,27 @@ off) # an administrator does not want it, and has masked its unit
 	echo "1..4"
 	came_up
 	ok "the driver is not loaded" fails test -d /sys/module/efa
-	ok "it is there" modinfo -F filename efa
-	ok "the boot does not wait for it" fails is_wanted ;;
+	ok "the driver is installed" modinfo -F filename efa
+	ok "the boot does not wait for the driver" fails is_wanted ;;
 blacklisted) # or elsewhere
 	echo "1..4"
 	came_up
 	ok "the driver is not loaded" fails test -d /sys/module/efa
-	ok "it is there" modinfo -F filename efa
-	ok "the boot would wait for it" is_wanted ;;
+	ok "the driver is installed" modinfo -F filename efa
+	ok "the boot would wait for the driver" is_wanted ;;
 absent)
 	echo "1..4"
 	came_up
-	ok "there is no driver" fails test -d /sys/module/efa
-	ok "modprobe finds none" fails modprobe --dry-run efa
-	ok "the boot waits for the driver if the package is there, and only then" is_wanted_if_there ;;
+	ok "no driver is loaded" fails test -d /sys/module/efa
+	ok "modprobe finds no driver" fails modprobe --dry-run efa
+	ok "the boot waits for the driver if and only if the package is installed" is_wanted_if_there ;;
 upgraded) # in this boot, while a program uses the device
 	echo "1..8"
 	came_up
 	sleep infinity 1<>/dev/infiniband/uverbs0 &
 	program=$!
 	ok "a newer package is installed" upgrades "$2"
-	ok "it says that the old module stays, and what to do" grep "^efa-rs: .* still uses the module .*'rmmod efa && modprobe efa'" /tmp/said
+	ok "the package reports that the old module stays, and how to replace it" grep "^efa-rs: .* still uses the module .*'rmmod efa && modprobe efa'" /tmp/output
 	ok "the old module is loaded" fails is "$3" cat /sys/module/efa/version
 	ok "the program still uses the device" is /dev/infiniband/uverbs0 readlink "/proc/$program/fd/1"
 	kill "$program"

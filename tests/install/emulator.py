@@ -50,7 +50,7 @@ def request(connection, command, payload, *descriptors):
     return error if flags & 0x20 else 0
 
 
-def gives_memory():
+def map_memory():
     """Maps memory for a device, as a VMM does; returns the error numbers of both requests."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(PATIENCE)
@@ -65,7 +65,7 @@ def gives_memory():
 def main():
     print("KTAP version 1")
     verified = run("systemd-analyze", "verify", "--man=no", UNIT)
-    test("systemd has nothing to say of the unit", not verified.returncode and not verified.stdout, verified.stdout)
+    test("systemd reports no problem of the unit", not verified.returncode and not verified.stdout, verified.stdout)
     started = run("systemctl", "start", UNIT)
     wait_until((FOLDER / "control").exists, "its control socket")
     log = run("journalctl", "--unit", UNIT, "--no-pager").stdout
@@ -76,12 +76,12 @@ def main():
     test("it has the devices of /etc/default/efa-emu", [device["profile"] for device in devices] == ["efa3", "efa3"], text)
     mode = {name: (FOLDER / name).stat() for name in ("efa0", "efa1", "control")}
     good = all(stat.filemode(found.st_mode) == "srwxrwx---" and found.st_gid == grp.getgrnam("kvm").gr_gid for found in mode.values())
-    test("its sockets are for the group kvm", good, mode)
+    test("its sockets belong to the group kvm", good, mode)
     nobody = ("setpriv", "--reuid=65534", "--regid=65534")
     status, text = control(*nobody, "--groups=kvm")
-    test("its members can use them", not status, text)
+    test("members of the group can use them", not status, text)
     status, text = control(*nobody, "--clear-groups")
-    test("others cannot", status and "Permission denied" in text, status, text)
+    test("other users cannot use them", status and "Permission denied" in text, status, text)
 
     process = run("systemctl", "show", "--property=MainPID", "--value", UNIT).stdout.strip()
     facts = dict(line.split(":\t", 1) for line in Path(f"/proc/{process}/status").read_text().splitlines() if ":\t" in line)
@@ -89,17 +89,17 @@ def main():
     found = {name: facts[name] for name in wanted}
     test("it has no capability, can't get any, and few system calls", found == wanted, found)
     user = int(facts["Uid"].split()[0])
-    test("its user is one of its own", 61184 <= user <= 65519, user)
-    errors = gives_memory()
-    test("it takes a guest's memory in spite of that", errors == (0, 0), errors, run("journalctl", "--unit", UNIT, "--no-pager").stdout)
+    test("it has a dynamic user", 61184 <= user <= 65519, user)
+    errors = map_memory()
+    test("it maps a guest's memory nevertheless", errors == (0, 0), errors, run("journalctl", "--unit", UNIT, "--no-pager").stdout)
 
     run("systemctl", "kill", "--signal=KILL", UNIT)
-    wait_until(lambda: not control()[0], "its answer after it was killed")
-    test("it is started again when it fails", not control()[0], control())
+    wait_until(lambda: not control()[0], "its reply after it was killed")
+    test("it is restarted after a failure", not control()[0], control())
     stopped = run("systemctl", "stop", UNIT)
-    test("it stops without a trace", not stopped.returncode and not FOLDER.exists(), stopped.stdout)
+    test("it stops and leaves no files", not stopped.returncode and not FOLDER.exists(), stopped.stdout)
     state = run("systemctl", "is-failed", UNIT).stdout.strip()
-    test("and has not failed", state == "inactive", state)
+    test("it has not failed", state == "inactive", state)
     print(f"1..{len(results)}")
 
 

@@ -319,7 +319,7 @@ class Side:
                 taken += 1
                 self.take(wc, seen, found)
                 if taken % PROGRESS == 0:
-                    print(f"# {taken} of {awaited} messages have come", flush=True)
+                    print(f"# {taken} of {awaited} messages have arrived", flush=True)
             return polled > 0 or received > 0
 
         while completed < count or taken < awaited:
@@ -372,7 +372,7 @@ class Server:
 
     def result(self):
         """Waits for the result of a call."""
-        reply = json.loads(self.stream.readline() or '{"failed": "it has ended"}')
+        reply = json.loads(self.stream.readline() or '{"failed": "the connection is closed"}')
         if "failed" in reply:
             raise Failed(f"the server: {reply['failed']}")
         return reply["result"]
@@ -421,7 +421,7 @@ class Test:
     def look(self, what):
         """Fails unless every byte on both sides has its expected value."""
         equal(self.server.sum(), digest(self.theirs), f"{what}: the peer's memory")
-        equal(self.ours.memory[:] == self.mine, True, f"{what}: that our memory is as it should be")
+        equal(self.ours.memory[:] == self.mine, True, f"{what}: whether our memory has the expected contents")
 
     def taken(self, places):
         return b"".join(self.mine[offset : offset + length] for offset, length in places)
@@ -436,7 +436,7 @@ class Test:
         data = self.taken(source)
         self.server.receive(places=target, number=7)
         self.ours.send(self.peer, "send", source, 9, inline=inline, immediate=immediate)
-        equal(self.ours.sent(), [9], "numbers of what was sent")
+        equal(self.ours.sent(), [9], "ids of completed requests")
         header = GRH if self.ours.ud else 0
         ((number, length, got, opcode, sender),) = self.server.received()
         equal((number, length, got), (7, header + len(data), immediate), "number, length and immediate data")
@@ -459,7 +459,7 @@ def sizes(*limits):
     return sorted({max(size + more, 0) for size in limits for more in (-1, 0, 1)})
 
 
-@suite.case("SRD send: every length arrives as it is", needs_emulator=False)
+@suite.case("SRD send: every length arrives unchanged", needs_emulator=False)
 def srd_send():
     test.open()
     test.fill()
@@ -502,7 +502,7 @@ def remote(operation, largest=LARGEST, **options):
         here, there = 24 * KIB * number % (MEMORY - size) // 2 + 3, 40 * KIB * number % (MEMORY - size) // 3 + 1
         test.ours.send(test.peer, operation, [(here, size)], 5, target=there, **options)
         yield size
-        equal(test.ours.sent(), [5], "numbers of what was sent")
+        equal(test.ours.sent(), [5], "ids of completed requests")
         if operation == "write":
             test.theirs[there : there + size] = test.mine[here : here + size]
         else:
@@ -510,7 +510,7 @@ def remote(operation, largest=LARGEST, **options):
     test.look(f"after all lengths to {largest} bytes")
 
 
-@suite.case("RDMA write: every length arrives as it is", needs_emulator=False)
+@suite.case("RDMA write: every length arrives unchanged", needs_emulator=False)
 def rdma_write():
     test.open()
     test.fill()
@@ -518,7 +518,7 @@ def rdma_write():
         pass
 
 
-@suite.case("RDMA read: every length arrives as it is", needs_emulator=False)
+@suite.case("RDMA read: every length arrives unchanged", needs_emulator=False)
 def rdma_read():
     test.open()
     test.fill()
@@ -526,7 +526,7 @@ def rdma_read():
         pass
 
 
-@suite.case("RDMA write and read: each page of a long list is where it belongs", needs_emulator=False)
+@suite.case("RDMA write and read: each page of a long list has its correct place", needs_emulator=False)
 def long_list():
     test.open()
     test.fill()
@@ -536,11 +536,11 @@ def long_list():
         here += length
         data, target = test.mine[here : here + length], page * mmap.PAGESIZE - length // 2
         test.ours.send(far, "write", [(here, length)], number, target=max(target, 0))
-        equal(test.ours.sent(), [number], "numbers of what was sent")
-        equal(test.server.peek_far(offset=max(target, 0), length=length), data.hex(), f"what is written around page {page}")
+        equal(test.ours.sent(), [number], "ids of completed requests")
+        equal(test.server.peek_far(offset=max(target, 0), length=length), data.hex(), f"data written around page {page}")
         test.ours.send(far, "read", [(back, length)], number, target=max(target, 0))
-        equal(test.ours.sent(), [number], "numbers of what was sent")
-        equal(test.ours.peek(back, length), data.hex(), f"what is read around page {page}")
+        equal(test.ours.sent(), [number], "ids of completed requests")
+        equal(test.ours.peek(back, length), data.hex(), f"data read around page {page}")
     test.server.close_far()
 
 
@@ -583,7 +583,7 @@ def many_transfers():
         test.ours.send(test.peer, "write" if write else "read", [(here, size - 16)], number, qp=number % 4, target=there)
         to, source, at, start = (test.theirs, test.mine, there, here) if write else (test.mine, test.theirs, here, there)
         to[at : at + size - 16] = source[start : start + size - 16]
-    equal(sorted(test.ours.sent(len(order))), list(range(len(order))), "numbers of what was sent")
+    equal(sorted(test.ours.sent(len(order))), list(range(len(order))), "ids of completed requests")
     test.look("after all transfers")
 
 
@@ -601,13 +601,13 @@ def exchange(ours, servers, count):
     return total
 
 
-@suite.case("many SRD messages in both directions: each arrives once and as it is", needs_emulator=False)
+@suite.case("many SRD messages in both directions: each arrives once and unchanged", needs_emulator=False)
 def many_messages():
     found = exchange(test.ours, [test.server], MESSAGES // 2)
     equal({what: count for what, count in found.items() if count}, {}, "messages")
 
 
-@suite.case("a completion event for what is received", needs_emulator=False)
+@suite.case("a completion event for a received message", needs_emulator=False)
 def events():
     test.open(events=True)
     test.fill()
@@ -616,14 +616,14 @@ def events():
         test.server.arm()
         test.server.start("await_event")
         test.ours.send(test.peer, "send", [(number * 9000, 8000)], number)
-        equal(test.ours.sent(), [number], "numbers of what was sent")
+        equal(test.ours.sent(), [number], "ids of completed requests")
         test.server.result()
         equal(test.server.received()[0][:2], [number, 8000], "number and length")
         test.theirs[number * 8192 : number * 8192 + 8000] = test.mine[number * 9000 : number * 9000 + 8000]
     test.look("after all events")
 
 
-@suite.case("UD send: every length arrives as it is, behind 40 bytes", needs_emulator=False)
+@suite.case("UD send: every length arrives unchanged, behind 40 bytes", needs_emulator=False)
 def ud_send():
     test.open(ud=True)
     test.fill()
@@ -652,7 +652,7 @@ def soak(hosts):
         found = exchange(Side(), [Server(host) for host in hosts], count)
         equal({what: number for what, number in found.items() if number}, {}, "messages")
 
-    name = f"{count * (len(hosts) + 1):,} messages between {len(hosts) + 1} guests: each arrives once and as it is"
+    name = f"{count * (len(hosts) + 1):,} messages between {len(hosts) + 1} guests: each arrives once and unchanged"
     soaking.add(name, run, needs_emulator=False)
     soaking.run()
 

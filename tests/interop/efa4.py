@@ -221,7 +221,7 @@ class Server:
     def __getattr__(self, name):
         def call(*arguments):
             self.connection.sendall(json.dumps([name, *arguments]).encode() + b"\n")
-            answer = json.loads(self.answers.readline() or '{"error": "it is gone"}')
+            answer = json.loads(self.answers.readline() or '{"error": "the connection is closed"}')
             if "error" in answer:
                 raise Failed(f"the other side: {answer['error']}")
             return answer["result"]
@@ -299,14 +299,14 @@ def many(operations, count):
                 for other in others:
                     there[other][0] += 1
             completions = endpoint.complete(len(batch))
-            equal({(is_send, status) for is_send, _, status in completions}, {(True, 0)}, "how requests have ended")
+            equal({(is_send, status) for is_send, _, status in completions}, {(True, 0)}, "statuses of requests")
             equal(sorted(number for _, number, _ in completions), sorted(ids), "their ids")
-            equal({status for _, _, status in server.complete(receives)} - {0}, set(), "how receives have ended")
+            equal({status for _, _, status in server.complete(receives)} - {0}, set(), "errors of receives")
             done += len(batch)
             if done // DEPTH % PROGRESS == 0:
                 print(f"# {done} of {count} operations", flush=True)
-        equal(endpoint.read_values(), here, "what is counted here")
-        equal(server.values(), there, "what is counted there")
+        equal(endpoint.read_values(), here, "counters of this side")
+        equal(server.values(), there, "counters of the peer")
 
 
 def failing(operation, **wrong):
@@ -315,14 +315,14 @@ def failing(operation, **wrong):
         for number in range(3):
             endpoint.post(operation, 1 << 40 | number, 100, **wrong)
         failed = endpoint.complete(3)
-        equal(all(status for _, _, status in failed), True, "that they failed")
+        equal(all(status for _, _, status in failed), True, "whether all have failed")
         equal(sorted(number for _, number, _ in failed), [1 << 40 | number for number in range(3)], "their ids")
-        equal(endpoint.read_values(), {**nothing(), COUNTED[operation][0]: [0, 3]}, "what is counted here")
-        equal(server.values(), nothing(), "what is counted there")
+        equal(endpoint.read_values(), {**nothing(), COUNTED[operation][0]: [0, 3]}, "counters of this side")
+        equal(server.values(), nothing(), "counters of the peer")
         server.receive(1)
         endpoint.post(operation, 7, 100)
-        equal(endpoint.complete(1), [(True, 7, 0)], "one that does not fail")
-        equal(endpoint.read_values(), {**nothing(), COUNTED[operation][0]: [1, 3]}, "what is counted then")
+        equal(endpoint.complete(1), [(True, 7, 0)], "completion of a valid request")
+        equal(endpoint.read_values(), {**nothing(), COUNTED[operation][0]: [1, 3]}, "counters of this side afterwards")
 
 
 @suite.case("receives that fail are counted", needs_emulator=False)
@@ -330,8 +330,8 @@ def failed_receives():
     with pair():
         server.receive(5)
         server.fail()
-        equal({status != 0 for _, _, status in server.complete(5)}, {True}, "that they failed")
-        equal(server.values(), {**nothing(), "recv": [0, 5]}, "what is counted there")
+        equal({status != 0 for _, _, status in server.complete(5)}, {True}, "whether all have failed")
+        equal(server.values(), {**nothing(), "recv": [0, 5]}, "counters of the peer")
 
 
 @suite.case("sends that are flushed are counted", needs_emulator=False)
@@ -341,8 +341,8 @@ def flushed():
         for number in range(4):
             endpoint.post(SEND, number, 10)
         endpoint.fail()
-        equal({status != 0 for _, _, status in endpoint.complete(4)}, {True}, "that they failed")
-        equal(endpoint.read_values(), {**nothing(), "send": [0, 4]}, "what is counted here")
+        equal({status != 0 for _, _, status in endpoint.complete(4)}, {True}, "whether all have failed")
+        equal(endpoint.read_values(), {**nothing(), "send": [0, 4]}, "counters of this side")
 
 
 @suite.case(f"RDMA writes of 0 to {INLINE} bytes of inline data", needs_emulator=False)
@@ -353,7 +353,7 @@ def inline_writes():
             server.clear(INLINE + 16)
             endpoint.post(WRITE, length, length, inline=data)
             equal(endpoint.complete(1), [(True, length, 0)], f"completion of {length} bytes")
-            equal(bytes.fromhex(server.content(INLINE + 16)), data + bytes(INLINE + 16 - length), f"{length} bytes there")
+            equal(bytes.fromhex(server.content(INLINE + 16)), data + bytes(INLINE + 16 - length), f"{length} bytes at the peer")
 
 
 def add():
@@ -363,7 +363,7 @@ def add():
     suite.add(f"{OPERATIONS} operations of all kinds", lambda: many(list(COUNTED), OPERATIONS), needs_emulator=False)
     for operation in (READ, WRITE):
         suite.add(f"{operation} of memory that is not the peer's", lambda op=operation: failing(op, rkey=0x123456), needs_emulator=False)
-    suite.add("send to a queue pair that is not there", lambda: failing(SEND, qpn=0xFFF0), needs_emulator=False)
+    suite.add("send to a queue pair that does not exist", lambda: failing(SEND, qpn=0xFFF0), needs_emulator=False)
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ def meet():
     """Waits until the agents of all guests answer, and until the others' programs have finished their preparations."""
     for guest in range(1, GUESTS):
         wait_until(lambda guest=guest: answers(guest), f"{name(guest)} answers")
-        wait_until(lambda guest=guest: tried("test", "-e", PREPARED, guest=guest) == 0, f"{name(guest)} has prepared what it has to")
+        wait_until(lambda guest=guest: tried("test", "-e", PREPARED, guest=guest) == 0, f"{name(guest)} is prepared")
 
 
 def answers(guest):

@@ -120,7 +120,7 @@ def test(device, program, options, sizes):
     wanted = int(options[options.index("-n") + 1])
     if sorted(found) != sizes or any(values[ITERATIONS] < wanted for values in found.values()):
         moved = {size: int(values[ITERATIONS]) for size, values in sorted(found.items())}
-        raise Failed(f"the sizes and how many of each are {moved}, which have to be {sizes} and {wanted}:\n{output}")
+        raise Failed(f"the sizes and how many of each are {moved}, not {sizes} and {wanted}:\n{output}")
 
 
 def is_possible(options, condition):

@@ -61,9 +61,9 @@ def wrong_bits_of_libfabric():
             try:
                 libfabric.pingpong(options, "4096", {})
             except guests.ProgramFailed as failure:
-                equal("Error at iteration" in str(failure), True, f"that it says so: {failure}")
+                equal("Error at iteration" in str(failure), True, f"whether it reports wrong data: {failure}")
             else:
-                raise Failed(f"fi_pingpong {' '.join(options)} noticed nothing")
+                raise Failed(f"fi_pingpong {' '.join(options)} reported no error")
 
 
 def soak():
@@ -130,7 +130,7 @@ def left_behind():
     """Fails if a device has resources left, or has detected a protocol error."""
     for number in range(len(emulator.send({"command": "devices"}))):
         # A program that was killed because its test had failed, as with wrong bits, may not have ended yet.
-        wait_until(lambda number=number: not left_on(number)[0], f"device {number} has nothing left")
+        wait_until(lambda number=number: not left_on(number)[0], f"device {number} has no objects left")
         equal(left_on(number)[1], 0, f"protocol errors of device {number}")
 
 
@@ -147,9 +147,9 @@ def main(parts, short, good):
 
             suite.add(name + condition.suffix, run, needs_emulator=condition is not conditions.GOOD or "soak" in parts)
     if "contents" in parts and not good:
-        suite.add("wrong bits are noticed", wrong_bits_of_ours)
+        suite.add("wrong bits are detected", wrong_bits_of_ours)
     if "libfabric" in parts and not good:
-        suite.add("wrong bits are noticed by fi_pingpong", wrong_bits_of_libfabric)
+        suite.add("wrong bits are detected by fi_pingpong", wrong_bits_of_libfabric)
     suite.add("nothing is left behind", left_behind)
     suite.run()
 

@@ -71,7 +71,7 @@ def submitted(count, action):
     return result
 
 
-@suite.case("all handles of a peer are the device's one")
+@suite.case("all handles of a peer share one object of the device")
 def shared():
     with opened(main) as context:
         pd, other = context.alloc_pd()[0], context.alloc_pd()[0]
@@ -81,16 +81,16 @@ def shared():
         has(1)
         elsewhere = submitted(1, lambda: handle(context, other))
         another = submitted(1, lambda: handle(context, pd, 1))
-        equal(len({first.number, elsewhere.number, another.number}), 3, "numbers of different ones")
+        equal(len({first.number, elsewhere.number, another.number}), 3, "distinct handles of the device")
         submitted(0, lambda: [ah.destroy() for ah in (first, *more[1:])])
         has(3)
         submitted(1, more[0].destroy)
         has(2)
-        equal(submitted(1, lambda: handle(context, pd)).number != first.number, True, "a new one is another one")
+        equal(submitted(1, lambda: handle(context, pd)).number != first.number, True, "that a new handle has a new number")
     has(0)
 
 
-@suite.case("a handle that the device refuses to create is asked for again", "EINVAL, then ok")
+@suite.case("a handle that the device refused to create can be created later", "EINVAL, then ok")
 def refused():
     with opened(main) as context:
         pd, _ = context.alloc_pd()
@@ -100,9 +100,9 @@ def refused():
         return f"{result}, then ok"
 
 
-@suite.case("a handle that the device does not destroy is used again")
+@suite.case("a handle that the device does not destroy is reused")
 def kept():
-    not_with_c("the object is in nobody's table any more, and the kernel warns of it")
+    not_with_c("the object is no longer in any table, and the kernel warns of it")
     with opened(main) as context:
         pd, _ = context.alloc_pd()
         for status in ("RESOURCE_BUSY", "UNKNOWN_ERROR"):
@@ -117,9 +117,9 @@ def kept():
             has(0)
 
 
-@suite.case("a protection domain has no handles of one that had its number")
+@suite.case("a protection domain has no handles of a previous domain with its number")
 def stale():
-    not_with_c("the next domain with the number gets the handle of the one before, of which the device knows nothing")
+    not_with_c("the next domain with the number gets the previous domain's handle, which the device no longer has")
     # Numbers are reused soon.
     main.set(max_pd=1)
     with opened(main) as context:
@@ -136,12 +136,12 @@ def stale():
                 break
             context.dealloc_pd(pd)
         else:
-            raise Failed("its number did not come back")
+            raise Failed("its number was not reused")
         submitted(1, lambda: handle(context, pd))
 
 
-@suite.case("a handle that the device has not destroyed is forgotten with the driver, without a word")
-def forgotten():
+@suite.case("a handle that the device has not destroyed is freed with the driver, without a warning")
+def freed_with_the_driver():
     not_with_c("the kernel warns twice, when the process ends and when the driver is removed")
     with opened(main) as context:
         pd, _ = context.alloc_pd()
@@ -183,7 +183,7 @@ def while_held(opcode, first, second, **fault):
     return results
 
 
-@suite.case("a waiter for another's handle creates it if that failed")
+@suite.case("a waiter for a handle creates it if the first creation fails")
 def after_failure():
     with opened(main) as context:
         pd, _ = context.alloc_pd()
@@ -208,7 +208,7 @@ def while_destroyed():
             raise Failed(f"the second one: {second}")
         equal(commands() - start, 2, "commands")
         has(1)
-        equal(second.number != ah.number, True, "that it is another one")
+        equal(second.number != ah.number, True, "that its number differs")
 
 
 def churn(context, pd, seed):

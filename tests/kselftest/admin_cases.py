@@ -63,7 +63,7 @@ class Bench:
         equal(self.new("completed"), self.new("submitted"), "completed commands")
         equal(self.device.protocol_errors(), 0, "protocol errors")
         equal(self.device.counter("no_completion_cmds"), 0, "no_completion_cmds")
-        equal(self.device.held(), {}, "what the device still has")
+        equal(self.device.held(), {}, "objects left in the device")
 
     def run_at_once(self, work, count, disturb=None, meanwhile=None):
         """Runs processes that open the device and then use it, all at the same time; fails if a process fails.

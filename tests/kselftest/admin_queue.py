@@ -33,7 +33,7 @@ def many_in_flight():
         raise Failed(f"only {bench.new('submitted')} commands")
 
 
-@suite.case("completions come in another order than commands")
+@suite.case("completions arrive in another order than commands")
 def out_of_order():
     device = bench.device
 
@@ -44,7 +44,7 @@ def out_of_order():
 
     def meanwhile():
         wait_until(lambda: len(device.withheld()) == IN_FLIGHT, "all processes wait")
-        equal(type(device.counter("tx_bytes", port=True)), int, "what commands after them give")
+        equal(type(device.counter("tx_bytes", port=True)), int, "type of the result of later commands")
         for number in reversed(range(IN_FLIGHT)):
             device.release(str(number))
 
@@ -52,7 +52,7 @@ def out_of_order():
     bench.nothing_lost()
 
 
-suite.add("efa4: completions come in another order than commands", bench.on_newest(out_of_order))
+suite.add("efa4: completions arrive in another order than commands", bench.on_newest(out_of_order))
 
 
 def all_events():

@@ -50,15 +50,15 @@ if main:
 def like(got, wanted, form):
     """Fails if a text differs from that of the emulated device. For a real device only the form is known."""
     if emulator:
-        equal(got, wanted, "what is shown")
+        equal(got, wanted, "value in sysfs")
     elif not re.fullmatch(form, got):
-        raise Failed(f"'{got}' is shown")
+        raise Failed(f"unexpected value '{got}' in sysfs")
 
 
 def node_guid(function):
     guid = first_line(function.rdma / "node_guid")
     like(guid, f"02ef:a0ff:fe00:{function.number or 0:04x}", "....:....:....:....")
-    equal(guid == "0000:0000:0000:0000", False, "it is zero")
+    equal(guid == "0000:0000:0000:0000", False, "whether it is zero")
 
 
 def gid(function):
@@ -110,7 +110,7 @@ def firmware(function):
 
 def ibv_devinfo(function, part, rdma_sges):
     done = subprocess.run(["ibv_devinfo", "-v", "-d", function.rdma.name], capture_output=True, text=True, check=False)
-    equal(done.returncode, 0, f"exit status of ibv_devinfo, which says {done.stdout}{done.stderr}")
+    equal(done.returncode, 0, f"exit status of ibv_devinfo, with the output {done.stdout}{done.stderr}")
     shown = {}
     for line in done.stdout.splitlines():
         name, _, value = line.strip().partition(":")
@@ -160,15 +160,15 @@ def add_devices():
         for name, test, wanted in (
             ("node GUID", node_guid, ""),
             ("GID", gid, ""),
-            ("there is one GID", one_gid, "1"),
+            ("one GID", one_gid, "1"),
             ("partition key", pkey, "0xffff"),
-            ("there is one partition key", one_pkey, "1"),
+            ("one partition key", one_pkey, "1"),
             ("state", state, "4: ACTIVE"),
             ("physical state", physical_state, "5: LinkUp"),
             ("rate", functools.partial(rate, wanted=gbps), ""),
             ("link layer", link_layer, "Unknown"),
             ("node type", node_type, "7: unspecified"),
-            ("what InfiniBand has and EFA has not", infiniband_only, "0000:0000:0000:0000"),
+            ("attributes of InfiniBand only", infiniband_only, "0000:0000:0000:0000"),
             ("firmware version", firmware, ""),
         ):
             suite.add_for(spec, name, test, wanted, needs_emulator=False)

@@ -205,7 +205,7 @@ def keep_alive():
     main.settle()
     equal(main.counter("keep_alive_rcvd"), 0, "keep-alive events of a new session")
     main.event("KEEP_ALIVE")
-    wait_until(lambda: main.counter("keep_alive_rcvd"), "it is counted")
+    wait_until(lambda: main.counter("keep_alive_rcvd"), "the event is counted")
     return main.counter("keep_alive_rcvd")
 
 
@@ -215,7 +215,7 @@ def statistic():
         raise Skipped("needs the program rdma")
     command = ["rdma", "statistic", "show", "link", f"{main.rdma.name}/1"]
     shown = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False).stdout.split()
-    equal([name for name in (PORT_NAMES if emulator else ["tx_bytes"]) if name not in shown], [], "what is not shown")
+    equal([name for name in (PORT_NAMES if emulator else ["tx_bytes"]) if name not in shown], [], "missing counters")
 
 
 # Counters after resets and probes.
@@ -244,9 +244,9 @@ def reset():
     return after_a_reset()[0]
 
 
-@suite.case("other counters go on after a reset")
-def goes_on():
-    equal(after_a_reset()[1] > 0, True, "there are more commands than before")
+@suite.case("other counters continue after a reset")
+def counters_continue():
+    equal(after_a_reset()[1] > 0, True, "that more commands are counted than before")
 
 
 @suite.case("a new probe starts at zero")
@@ -254,7 +254,7 @@ def new_probe():
     main.rebind()
     main.settle()
     count = main.counter("submitted_cmds")
-    equal(0 < count < 50, True, f"{count} commands are those of a probe")
+    equal(0 < count < 50, True, f"that {count} commands are those of one probe")
 
 
 def add_ports():

@@ -37,7 +37,7 @@ class Program:
         self.endpoint.post_recv(RECEIVED)
         self.endpoint.post_send(self.gid, self.endpoint.qp.qpn, SENT)
 
-    def told(self, count):
+    def completions(self, count):
         """Waits for completions; returns whether each is of a send, and its status."""
         found = []
         while len(found) < count:
@@ -48,7 +48,7 @@ class Program:
     def works(self):
         """Fails unless a message arrives, without other completions."""
         send(self.endpoint, self.endpoint, self.gid, 0xEFA)
-        equal(self.endpoint.poll(), None, "what is told besides")
+        equal(self.endpoint.poll(), None, "further completions")
 
 
 @contextlib.contextmanager
@@ -60,19 +60,19 @@ def program():
             main.clear()
 
 
-@suite.case("the third send ends with another status")
+@suite.case("the third send completes with another status")
 def status():
     with program() as one:
         one.inject("SEND", {"status": "REMOTE_ERROR_ABORT"}, skip=2, times=1)
         for _ in range(2):
             one.post()
-            equal(sorted(one.told(2)), [(False, OK), (True, OK)], "what is told of a good one")
+            equal(sorted(one.completions(2)), [(False, OK), (True, OK)], "completions of a successful send")
         one.post()
-        equal(one.told(1), [(True, ABORT)], "what is told of the third")
+        equal(one.completions(1), [(True, ABORT)], "completions of the third send")
         equal(one.endpoint.qp.query(1)["qp_state"], RTS, "state of the queue pair")
         # The receive work request of the aborted send is still posted.
         one.endpoint.post_send(one.gid, one.endpoint.qp.qpn, SENT)
-        equal(sorted(one.told(2)), [(False, OK), (True, OK)], "what is told of the fourth")
+        equal(sorted(one.completions(2)), [(False, OK), (True, OK)], "completions of the fourth send")
         one.works()
 
 
@@ -82,11 +82,11 @@ def late():
         one.inject("SEND", {"hold": "late"}, times=1)
         for _ in range(2):
             one.post()
-        equal(sorted(one.told(3)), [(False, OK), (False, OK), (True, OK)], "what is told at once")
-        equal(main.withheld(), {"late": 1}, "completions that are still to come")
-        equal(one.endpoint.poll(), None, "what is told before the late one comes")
+        equal(sorted(one.completions(3)), [(False, OK), (False, OK), (True, OK)], "completions before the release")
+        equal(main.withheld(), {"late": 1}, "withheld completions")
+        equal(one.endpoint.poll(), None, "further completions before the release")
         main.release("late")
-        equal(one.told(1), [(True, OK)], "what is told late")
+        equal(one.completions(1), [(True, OK)], "completions after the release")
         one.works()
 
 
@@ -96,7 +96,7 @@ def error():
         one.inject("SEND", {"qp_error": True}, times=1)
         one.endpoint.post_recv(RECEIVED)
         one.post()
-        equal(sorted(one.told(3)), [(False, FLUSHED), (False, FLUSHED), (True, FLUSHED)], "what is told")
+        equal(sorted(one.completions(3)), [(False, FLUSHED), (False, FLUSHED), (True, FLUSHED)], "completions of flushed work requests")
         equal(one.endpoint.qp.query(1)["qp_state"], ERROR, "state of the queue pair")
 
 

@@ -68,7 +68,7 @@ class Effect(NamedTuple):
                 with opened(device) as context:
                     result = result_of(context.alloc_pd)
             case "register":
-                wait_until(lambda: device.state()["faults_hit"] > hits, "a look at the health of the device")
+                wait_until(lambda: device.state()["faults_hit"] > hits, "a health check of the device")
             case "reset":
                 result = device.unbind()
         equal(device.state()["faults_hit"] - hits, 1, "effects")

@@ -66,9 +66,9 @@ def process_with_all(function):
 
     try:
         if os.read(reader, 1) != b".":
-            raise Failed("the process did not get to have all objects")
+            raise Failed("the process could not create all objects")
         resources = function.state()["resources"]
-        equal([resources[kind] for kind in KINDS], [COUNT] * len(KINDS), "what the device has")
+        equal([resources[kind] for kind in KINDS], [COUNT] * len(KINDS), "objects of the device")
         yield use
     finally:
         os.close(reader)
@@ -76,7 +76,7 @@ def process_with_all(function):
         os.kill(process, signal.SIGKILL)
         status = os.waitpid(process, 0)[1]
     equal(os.WIFSIGNALED(status), True, "the process was killed")
-    equal(function.held(), {}, "what the device still has")
+    equal(function.held(), {}, "objects left in the device")
 
 
 def function_with_room():
@@ -105,9 +105,9 @@ def many_times():
                 pass
             left, made = mappings()
         # Both memory regions and rings have DMA mappings.
-        equal(made >= 2 * COUNT, True, f"{made} DMA mappings, of which some are of each object")
-        equal(left, {}, "DMA mappings that are left")
-        equal(pinned(), before, "pages that are pinned")
+        equal(made >= 2 * COUNT, True, f"whether {made} DMA mappings are at least {2 * COUNT}")
+        equal(left, {}, "leaked DMA mappings")
+        equal(pinned(), before, "pinned pages")
     equal(function.protocol_errors(), 0, "protocol errors")
 
 
@@ -120,12 +120,12 @@ def removed():
         result = result_of(remove_module)
         if result != "ok":
             # A refusal does not change anything.
-            equal(result_of(remove_module), result, "a second try")
+            equal(result_of(remove_module), result, "a second attempt")
             return result
         # The process still has the device open, so the removal has not waited for it.
         try:
-            equal(function.held(), {}, "what the device has without its driver")
-            equal(function.leftovers(), [], "what is left of the driver")
+            equal(function.held(), {}, "objects of the device without its driver")
+            equal(function.leftovers(), [], "leftovers of the driver")
             result += ", " + use()
         finally:
             load_module(MODULE)

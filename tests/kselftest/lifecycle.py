@@ -24,12 +24,12 @@ LOAD = "while :; do ibv_devinfo; cat /sys/class/infiniband/*/hw_counters/* /sys/
 LOADERS = 2
 
 LOADED = Path("/sys/module/efa")
-COMPLAINT = re.compile("BUG:|WARNING:|Oops|general protection|Call Trace:|refcount_t|soft lockup|blocked for more")
+WARNING = re.compile("BUG:|WARNING:|Oops|general protection|Call Trace:|refcount_t|soft lockup|blocked for more")
 
 suite = Suite()
 main = selftest.any_function()
 log = selftest.KernelLog()
-complaints = []
+warnings = []
 
 
 def find_module():
@@ -53,7 +53,7 @@ def needs_module():
 
 def after():
     # Reads the log before newer lines overwrite these.
-    complaints.extend(text for _, text in log.records() if COMPLAINT.search(text))
+    warnings.extend(text for _, text in log.records() if WARNING.search(text))
 
 
 # Unbind and bind. Each test case first brings the device to the state that it needs.
@@ -88,9 +88,9 @@ def nothing_left():
     bound()
     equal(mapped() != [], True, "parts of a bound device are mapped")
     unbound()
-    equal(main.leftovers(), [], "what is left")
+    equal(main.leftovers(), [], "leftovers of the driver")
     equal(mapped(), [], "parts of the device that are mapped")
-    equal((main.sysfs / "driver").exists(), False, "it has a driver")
+    equal((main.sysfs / "driver").exists(), False, "whether it has a driver")
 
 
 @suite.case("a second unbind fails", "ENODEV", needs_emulator=False)
@@ -202,7 +202,7 @@ def reloads():
     all_reloads()
 
 
-@suite.case("no DMA memory is left of all rounds", needs_emulator=False)
+@suite.case("no DMA memory is left after all rounds", needs_emulator=False)
 def memory():
     equal(all_rebinds(), {}, "DMA memory after rounds of unbind and bind")
     if MODULE:
@@ -243,10 +243,10 @@ def bound_in_the_end():
     equal(main.is_bound, True, "bound")
 
 
-@suite.case("the kernel has no complaint", needs_emulator=False)
-def no_complaint():
+@suite.case("the kernel logs no warnings", needs_emulator=False)
+def no_warnings():
     after()
-    equal(complaints, [], "complaints")
+    equal(warnings, [], "warnings")
 
 
 if first_line(LOADED / "refcnt") != "0":

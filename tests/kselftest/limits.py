@@ -66,7 +66,7 @@ def corrupt(opcode, offset, value):
 def logged():
     """Fails if the driver has not logged an error."""
     if selftest.DRIVER == "rust" and not log.driver_errors(main):
-        raise Failed("the log does not say so")
+        raise Failed("the driver has not logged an error")
 
 
 # Attributes.
@@ -78,7 +78,7 @@ def small_pages():
         return hex(context.query_device()[0][PAGE_SIZE_CAP])
 
 
-@suite.case("a region has no more pages than the device has said that it can have", "ENOMEM, then ok")
+@suite.case("a region has no more pages than the device's limit", "ENOMEM, then ok")
 def too_many_pages():
     memory = Memory(17 * PAGE)
     with device_with(max_mr_pages=16, page_size_cap=PAGE) as context:
@@ -88,10 +88,10 @@ def too_many_pages():
         return f"{result}, then {result_of(MemoryRegion, context, pd, memory.address, 16 * PAGE)}"
 
 
-@suite.case("a completion queue is no deeper than the command can tell", "65535 EINVAL")
+@suite.case("a completion queue is no deeper than the command can encode", "65535 EINVAL")
 def deep_queue():
     if selftest.DRIVER == "c":
-        raise Skipped("the C driver tells the device the lower 16 bits, and the kernel warns of it")
+        raise Skipped("the C driver sends the lower 16 bits to the device, and the kernel warns of it")
     with device_with(max_cq_depth=1 << 17) as context:
         # The lower 16 bits alone are a valid depth.
         result = result_of(CompletionQueue, context, (1 << 16) + 128)
@@ -109,7 +109,7 @@ def inline_data():
         context.close()
 
 
-def neighbours():
+def adjacent_pages():
     """Returns memory of this process, the indices of two physically adjacent pages, in order, and the physical number of the first.
 
     More than half of all pages always include adjacent ones. As a rule, few pages suffice.
@@ -121,18 +121,18 @@ def neighbours():
         tried.append(memory)
         count = memory.length // PAGE
         numbers = memory.page_numbers(count)
-        equal(numbers.count(0), 0, "pages that have no number")
+        equal(numbers.count(0), 0, "pages without a number")
         # The last page is left out: the page after the first one found will be replaced.
         order = sorted(range(count - 1), key=numbers.__getitem__)
         for first, second in itertools.pairwise(order):
             if numbers[second] == numbers[first] + 1:
                 return memory, first, second, numbers[first]
-    raise Failed(f"no two pages of {sum(SIZES)} bytes are neighbours")
+    raise Failed(f"no two pages of {sum(SIZES)} bytes are adjacent")
 
 
 @suite.case("memory is registered in pages of 4 GiB", "ok page_shift=32")
 def giant_pages():
-    memory, first, second, number = neighbours()
+    memory, first, second, number = adjacent_pages()
     start = memory.address + first * PAGE
     memory.move(second * PAGE, (first + 1) * PAGE)
     with device_with(page_size_cap=PAGE | 1 << 32) as context:
@@ -148,7 +148,7 @@ def giant_pages():
 # Completions.
 
 
-@suite.case("a queue pair is in a state that there is not", "EIO, then 0")
+@suite.case("a queue pair is in an unknown state", "EIO, then 0")
 def unknown_state():
     with device_with() as context:
         pd, _ = context.alloc_pd()

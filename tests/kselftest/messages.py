@@ -173,4 +173,4 @@ def send(sender, receiver, gid, seed):
     if completions != {(True, SENT), (False, RECEIVED)}:
         raise Failed(f"{what}: completions {completions}")
     if receiver.read(RECEIVED) != contents(seed):
-        raise Failed(f"{what}: other bytes arrived")
+        raise Failed(f"{what}: wrong bytes arrived")

@@ -104,13 +104,13 @@ def faulty(verb, fault):
             equal(result_of(objects_of_case.context.alloc_pd), "EIO", "another verb of the process")
     before_close = main.held()
     result_of(objects_of_case.close)
-    equal(main.counter("no_completion_cmds") - unanswered, 1, "commands that were waited for in vain")
+    equal(main.counter("no_completion_cmds") - unanswered, 1, "commands without a completion")
     kept = main.held()
     if kept:
         equal(kept, before_close, "objects of the device")
-        results.append("all stays")
+        results.append("objects remain")
     usable = is_usable()
-    results.append("needs a reset" if not usable else "comes back" if recovery else "goes on")
+    results.append("needs a reset" if not usable else "recovers" if recovery else "continues")
     if kept or not usable:
         prepare()
     equal(main.held(), {}, "objects of the device after a reset")

@@ -39,7 +39,7 @@ def information():
     except FileNotFoundError:
         done = None
     if not done or done.returncode != 0:
-        raise Skipped(f"modinfo knows no module {MODULE}")
+        raise Skipped(f"modinfo finds no module {MODULE}")
     fields = {}
     for line in done.stdout.splitlines():
         name, _, value = line.partition(":")
@@ -63,7 +63,7 @@ def aliases():
     equal(missing, set(), "missing aliases")
 
 
-@suite.case("the module asks for ib_uverbs first", "yes", needs_emulator=False)
+@suite.case("the module requests ib_uverbs first", "yes", needs_emulator=False)
 def softdep():
     return "yes" if ["pre:", "ib_uverbs"] in [value.split()[:2] for value in information().get("softdep", [])] else "no"
 
@@ -129,7 +129,7 @@ def armed(function, event_queues):
     equal((state["resources"]["eq"], state["armed_eqs"]), (event_queues, event_queues), "event queues, and those that are armed")
 
 
-def knows_its_host(function, event_queues):
+def has_host_info(function, event_queues):
     info = function.state()["host_info"] or {}
     wanted = (function.address.partition(":")[2], os.uname().release)
     equal((info.get("bdf"), info.get("os_dist")), wanted, "address and release")
@@ -145,7 +145,7 @@ TESTS = (
     ("BARs are reserved", bars, False),
     ("it can be opened, with ABI version 1", can_be_opened, False),
     ("there are event queues, all armed", armed, True),
-    ("the device knows its host", knows_its_host, True),
+    ("the device has the host information", has_host_info, True),
 )
 
 

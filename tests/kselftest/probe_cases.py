@@ -36,9 +36,9 @@ class Probes(selftest.Suite):
                 function.healthy = True
         self.errors = log.driver_errors(function)
         if result != "ok" and DRIVER == "rust" and not self.errors:
-            raise Failed(f"{result}, and the log does not say why")
+            raise Failed(f"{result}, without a reason in the log")
         if left := function.leftovers():
-            raise Failed(f"{result}, and left behind: {', '.join(left)}")
+            raise Failed(f"{result}, with leftovers: {', '.join(left)}")
         if held := {name: count for name, count in function.state()["resources"].items() if count}:
             raise Failed(f"{result}, and the device still has {held}")
         errors = function.protocol_errors() - errors

@@ -44,14 +44,14 @@ for depth in (1000, 65535):
     add(f"event queues of at most {depth} entries", "EINVAL", settings={"max_eq_depth": depth})
 
 
-@suite.case("a device that may answer late has memory for it until it is no bus master", "ETIMEDOUT, bus master, memory")
+@suite.case("memory for late responses is freed only once the device is no bus master", "ETIMEDOUT, bus master, memory")
 def late_answer():
     with releases(main) as order:
         bind = suite.probe(main, [({"register": "DEV_STS"}, {"silence": True})])
     return ", ".join([bind, *order])
 
 
-@suite.case("an event comes with the reset of a remove", "left alone")
+@suite.case("an event arrives during the reset of a removal", "no doorbell")
 def event_with_reset():
     """The interrupt arrives during the device's reset, in which the driver must not ring a doorbell."""
     equal(main.bind(), "ok", "bind")
@@ -61,7 +61,7 @@ def event_with_reset():
     before = main.protocol_errors()
     equal(main.unbind(), "ok", "unbind")
     main.healthy = True
-    return "a doorbell in the reset" if main.protocol_errors() > before else "left alone"
+    return "a doorbell in the reset" if main.protocol_errors() > before else "no doorbell"
 
 
 suite.run_all()

@@ -23,7 +23,7 @@ for fault, text in (
     add(f"VERSION {text}", "ok", [({"register": "VERSION"}, {fault: True})])
 # From SET_FEATURE on, the driver uses the hint.
 add(
-    "a hint for the time of a command is in ms",
+    "a hint for the timeout of a command is in ms",
     "ok",
     [({"opcode": "SET_FEATURE"}, {"delay_ms": LATE_MS}, {"times": 1})],
     {"admin_completion_timeout_ms": HINT_MS},
@@ -36,8 +36,8 @@ def hinted(hint):
     return " ".join([result, *re.findall(r"SET_FEATURE was not completed (within \d+ ms)", " ".join(suite.errors))])
 
 
-suite.add("a hint of less time than a command may need is not taken", lambda: hinted(1), "ETIME within 100 ms")
+suite.add("a hint below the minimum timeout of a command is ignored", lambda: hinted(1), "ETIME within 100 ms")
 suite.add(
-    "the largest hint for the time of a command makes no caller wait for more than 30 s", lambda: hinted(0xFFFF), "ETIME within 30000 ms"
+    "the largest hint is limited to a timeout of 30 s", lambda: hinted(0xFFFF), "ETIME within 30000 ms"
 )
 suite.run_all()

@@ -103,7 +103,7 @@ def add_cases(suite, main, memory="ok"):
             mapping = Mapping(context, cq.response.db_mmap_key, PAGE, mmap.PROT_WRITE)
             mapping.memory[cq.response.db_off : cq.response.db_off + 4] = bytes(4)
             mapping.close()
-            return "ok" if main.state()["doorbells"] > before else "nothing arrives"
+            return "ok" if main.state()["doorbells"] > before else "no doorbell arrives"
 
     @suite.case("queue pairs go through their states", "3")
     def states():
@@ -138,7 +138,7 @@ def add_cases(suite, main, memory="ok"):
                 return status
             main.poke({"cq": result[0].response.cq_idx}, 0, pattern(1))
             seen = pages.memory[:16]
-            return "ok" if seen == pattern(1) else "the device writes elsewhere"
+            return "ok" if seen == pattern(1) else "the device writes to another address"
 
     @suite.case("nothing is left behind", "ok")
     def nothing_left():

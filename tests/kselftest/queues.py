@@ -35,7 +35,7 @@ def event_queue():
     raise Failed("the device has no event queues")
 
 
-def is_well():
+def check_events():
     """Fails unless an event arrives."""
     with opened(main) as context, with_channel(context) as (cq, channel):
         main.notify(cq.response.cq_idx)
@@ -53,7 +53,7 @@ def own_queue():
             equal(select.select(others, [], [], 0)[0], [], "queues with more events")
 
 
-@suite.case("event queues are used round after round")
+@suite.case("event queues wrap around")
 def rounds():
     main.set(max_eq_depth=4)
     main.rebind()
@@ -71,7 +71,7 @@ def rounds():
 def no_queue():
     log = KernelLog()
     event_queue()
-    is_well()
+    check_events()
     errors = log.driver_errors(main)
     return "logged" if len(errors) == 1 else errors
 
@@ -84,13 +84,13 @@ def destroyed_queue():
             pass
         log = KernelLog()
         main.notify(cq.response.cq_idx, eq=eq)
-        is_well()
+        check_events()
         errors = log.driver_errors(main)
     return "logged" if len(errors) == 1 else errors
 
 
-@suite.case("queues come and go while events of them come")
-def come_and_go():
+@suite.case("queues are created and destroyed while their events arrive")
+def created_and_destroyed():
     eq, numbers, stop = event_queue(), [NO_CQ], threading.Event()
 
     def flood():
@@ -107,7 +107,7 @@ def come_and_go():
     finally:
         stop.set()
         thread.join()
-    is_well()
+    check_events()
 
 
 def thread_runs():
@@ -121,7 +121,7 @@ def thread_runs():
     return runs
 
 
-@suite.case("a storm of events does not keep a CPU from all else", "all events, in a thread")
+@suite.case("a storm of events does not monopolize a CPU", "all events, in a thread")
 def storm():
     with opened(main) as context, with_channel(context) as (cq, channel):
         before = thread_runs()

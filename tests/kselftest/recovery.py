@@ -28,10 +28,10 @@ class Recovery:
         """
         wait_until(self.is_over, f"a recovery ({self.reason})")
         status = self.function.status()
-        equal([status["session"], status["attempts"]], [str(self.session + 1), str(attempts)], "the session, and the attempt")
+        equal([status["session"], status["attempts"]], [str(self.session + 1), str(attempts)], "session and attempt")
         equal([status["last_reset"], status["quarantine"]], [self.reason, "0"], "reason of the reset, and memory in quarantine")
         if emulator:
-            equal(self.function.held(), {}, "what the device has after a reset")
+            equal(self.function.held(), {}, "objects of the device after a reset")
         self.function.settle()
         wanted = self.resets | {name: self.resets[name] + 1 for name in (self.reason, "all")}
         equal(self.function.resets(), wanted, "resets")

@@ -37,7 +37,7 @@ def shown(kind):
     (name,) = main.names("infiniband")
     command = ["rdma", "-jdd", "resource", "show", kind]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
-    equal(result.returncode, 0, f"exit status of {' '.join(command)}, which says {result.stderr}")
+    equal(result.returncode, 0, f"exit status of {' '.join(command)}, with the error output {result.stderr}")
     return [entry for entry in json.loads(result.stdout or "[]") if (entry["ifname"], entry.get("pid")) == (name, os.getpid())]
 
 
@@ -151,7 +151,7 @@ def many():
         return details(entries, *map(cq_details, cqs))
 
 
-@suite.case("what is destroyed is not shown", needs_emulator=False)
+@suite.case("destroyed objects are not shown", needs_emulator=False)
 def destroyed():
     before = summary()
     with objects() as (context, pd, cq):

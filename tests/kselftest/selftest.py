@@ -146,7 +146,7 @@ class Suite:
             print(line, flush=True)
         print("# Totals: " + " ".join(f"{name}:{count}" for name, count in counts.items()))
         for name in self.differences:
-            print(f"# differences.md has '{name}', which is no test case")
+            print(f"# differences.md has the unknown test case '{name}'")
         if counts["fail"] or self.differences:
             sys.exit(KSFT_FAIL)
         sys.exit(KSFT_SKIP if counts["skip"] == len(cases) else KSFT_PASS)
@@ -401,12 +401,12 @@ class Function:
         """Makes the device fail, and waits until the driver has recovered it."""
         before = self.status()["session"]
 
-        def is_back():
+        def has_recovered():
             status = self.status()
             return status["state"] == "up" and status["session"] != before
 
         self.die()
-        wait_until(is_back, "the device is back")
+        wait_until(has_recovered, "the device has recovered")
 
     def leftovers(self):
         """Returns resources that the driver should have released once the device is unbound."""

@@ -30,7 +30,7 @@ def after():
     if emulated:
         main.clear()
         held = {name: count for name, count in main.state()["resources"].items() if count and name != "eq"}
-        equal(held, {}, "what the device still has")
+        equal(held, {}, "objects left in the device")
 
 
 emulated = selftest.emulator is not None
@@ -40,7 +40,7 @@ def resources(**wanted):
     """Fails unless the device has these numbers of objects. Without the emulator, does nothing."""
     if emulated:
         state = main.state()["resources"]
-        equal({name: state[name] for name in wanted}, wanted, "what the device has")
+        equal({name: state[name] for name in wanted}, wanted, "objects of the device")
 
 
 @suite.case("a context has a user access region of its own", needs_emulator=False)
@@ -53,7 +53,7 @@ def open_and_close():
     resources(uar=0)
 
 
-@suite.case("contexts come and go", needs_emulator=False)
+@suite.case("contexts are opened and closed repeatedly", needs_emulator=False)
 def many_contexts():
     for _ in range(ROUNDS):
         opened(main).close()
@@ -100,14 +100,14 @@ def unknown_caps():
     opened(main, supported_caps=0xFFFFFFFF).close()
 
 
-@suite.case("a library may say nothing", "EOPNOTSUPP")
+@suite.case("an empty request of a library announces no abilities", "EOPNOTSUPP")
 def no_request():
     main.rebind()
     with Context(main.uverbs()) as context:
         return result_of(context.get_context, 0, b"")
 
 
-@suite.case("a library may know of a longer request", needs_emulator=False)
+@suite.case("a library may send a longer request", needs_emulator=False)
 def long_request():
     opened(main, request=struct.pack("<I4x", TX_BATCH | MIN_SQ_WR) + bytes(32)).close()
 
@@ -166,17 +166,17 @@ def short_response():
     with Context(main.uverbs()) as context:
         context.get_context(out_size=8, buffer=buffer)
     equal(struct.unpack("<II", buffer.bytes()[8:16]), (0, 3), "the part that fits")
-    equal(buffer.bytes()[16:], b"\xff" * 16, "what follows")
+    equal(buffer.bytes()[16:], b"\xff" * 16, "bytes after it")
 
 
 @suite.case("a long response is filled with zeros", needs_emulator=False)
 def long_response():
     with Context(main.uverbs()) as context:
         response = context.get_context(out_size=24 + 16)
-    equal(response[24:], bytes(16), "what follows")
+    equal(response[24:], bytes(16), "bytes after it")
 
 
-@suite.case("no response is wanted", needs_emulator=False)
+@suite.case("a library may request no response", needs_emulator=False)
 def no_response():
     with Context(main.uverbs()) as context:
         context.get_context(out_size=0)
@@ -209,7 +209,7 @@ def pd_numbers():
         resources(pd=0, uar=1)
 
 
-@suite.case("protection domains come and go", needs_emulator=False)
+@suite.case("protection domains are allocated and freed repeatedly", needs_emulator=False)
 def many_pds():
     with opened(main) as context:
         for _ in range(ROUNDS):
@@ -217,14 +217,14 @@ def many_pds():
 
 
 @suite.case("a closed context has no protection domains", needs_emulator=False)
-def forgotten_pds():
+def freed_pds():
     with opened(main) as context:
         for _ in range(5):
             context.alloc_pd()
     resources(pd=0, uar=0)
 
 
-@suite.case("a protection domain is gone only once", "ENOENT", needs_emulator=False)
+@suite.case("a protection domain can be freed only once", "ENOENT", needs_emulator=False)
 def pd_twice():
     with opened(main) as context:
         handle, _ = context.alloc_pd()
@@ -249,11 +249,11 @@ suite.add(
 )
 
 
-@suite.case("alloc_pd: more output than there is", needs_emulator=False)
+@suite.case("alloc_pd: an output buffer larger than the response", needs_emulator=False)
 def pd_long_response():
     with opened(main) as context:
         _, response = context.alloc_pd(out_size=16)
-    equal(response[8:], bytes(8), "what follows")
+    equal(response[8:], bytes(8), "bytes after it")
 
 
 @suite.case("the device has no protection domain left", "ENOMEM")
@@ -299,7 +299,7 @@ def add_statuses():
 add_statuses()
 
 
-@suite.case("a device that keeps what it should free blocks no program")
+@suite.case("a device that does not free objects blocks no program")
 def failing_dealloc():
     main.inject({"opcode": "DEALLOC_PD"}, {"status": "RESOURCE_BUSY"})
     main.inject({"opcode": "DEALLOC_UAR"}, {"status": "UNKNOWN_ERROR"})
@@ -351,11 +351,11 @@ suite.add("query_device: input of zeros", lambda: with_context(lambda context: c
 suite.add("query_device: no output", lambda: with_context(lambda context: context.query_device(out_size=0)), "ok", False)
 
 
-@suite.case("query_device: more output than there is", needs_emulator=False)
+@suite.case("query_device: an output buffer larger than the response", needs_emulator=False)
 def query_long_response():
     with opened(main) as context:
         _, response = context.query_device(out_size=40)
-    equal(response[24:], bytes(16), "what follows")
+    equal(response[24:], bytes(16), "bytes after it")
 
 
 @suite.case("query_port")
@@ -446,32 +446,32 @@ def inherited():
 @suite.case("a process is killed", needs_emulator=False)
 def killed():
     path = main.uverbs()
-    ready, told = os.pipe()
+    reader, writer = os.pipe()
 
     def work():
         context = Context(path)
         context.get_context()
         while True:
             context.alloc_pd()
-            os.write(told, b".")
+            os.write(writer, b".")
             context.dealloc_pd(context.alloc_pd()[0])
 
     processes = [fork(work) for _ in range(4)]
     # By then all processes are busy with their protection domains.
     for _ in range(40):
-        os.read(ready, 1)
+        os.read(reader, 1)
     for process in processes:
         os.kill(process, signal.SIGKILL)
     for process in processes:
         status = os.waitpid(process, 0)[1]
         if not os.WIFSIGNALED(status):
             raise Failed(f"a process ended by itself with status {status:#x}")
-    os.close(ready)
-    os.close(told)
+    os.close(reader)
+    os.close(writer)
     resources(pd=0, uar=0)
 
 
-@suite.case("the driver has made no mistake in its use of the device")
+@suite.case("the driver has not violated the device's protocol")
 def protocol_errors():
     equal(main.protocol_errors(), 0, "protocol errors")
 

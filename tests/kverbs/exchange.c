@@ -546,7 +546,7 @@ static int data_received(const struct message *message, u32 length)
 	if (err)
 		return err;
 	if (!exchange.seen || seed >= exchange.count || length != exchange.size || test_and_set_bit(seed, exchange.seen)) {
-		pr_err("message %llu of %u bytes has come, which was not to come\n", seed, length);
+		pr_err("unexpected message %llu of %u bytes\n", seed, length);
 		return -EBADMSG;
 	}
 	exchange.served++;
@@ -580,7 +580,7 @@ static int received(int number, int index, const struct ib_wc *wc)
 		err = slot < SLOTS ? call_answered(number, slot) : -EBADMSG;
 		break;
 	default:
-		pr_err("a message of kind %#x has come, which there is not\n", le32_to_cpu(message->kind));
+		pr_err("message of unknown kind %#x\n", le32_to_cpu(message->kind));
 		err = -EBADMSG;
 	}
 	return err ?: receive(number, index);
@@ -658,7 +658,7 @@ static int work(void)
 		if (left < 0)
 			err = left;
 		if (!left) {
-			pr_err("nothing completes: %llu of %llu have ended, %llu of the peer's\n", exchange.ended, exchange.count,
+			pr_err("no completions: %llu of %llu have ended, %llu of the peer's\n", exchange.ended, exchange.count,
 			       exchange.served);
 			err = -ETIMEDOUT;
 		}

@@ -24,11 +24,11 @@ TESTS = {
     "bad_wr": "a chain with a work request that is refused",
     "wrong": "work requests with each field wrong",
     "flush": "a queue pair in error",
-    "stale": "a queue pair after another one that has left completions",
+    "stale": "a queue pair with the number of another one that has left completions",
     "events": "events",
     "drain": "queues that the core polls, and drains",
     "rdma": "regions that are registered by work requests, written, read and invalidated",
-    "rdma_bad": "registrations that are none",
+    "rdma_bad": "invalid registrations",
 }
 ROUNDS = int(os.environ.get("EFA_ROUNDS") or 3)
 # Number of bytes sent by a device after which messages are certainly moving.
@@ -57,7 +57,7 @@ def run(name):
     # The kernel keeps the user access region of its doorbells.
     for one in (*before, *after):
         one.pop("uar")
-    equal(after, before, "what the devices have")
+    equal(after, before, "objects of the devices")
     return "ok"
 
 
@@ -72,7 +72,7 @@ def sent(function):
     return selftest.emulator.send({"command": "counters"})["devices"][function.number]["tx_bytes"]
 
 
-def goes(how, test="hold"):
+def removal_result(how, test="hold"):
     """Returns the results for open queue pairs before and after a removal of their device, and that of a message afterwards."""
     function = FUNCTIONS[0]
     at_first = sent(function)
@@ -87,7 +87,7 @@ def goes(how, test="hold"):
         function.rebind()
     function.settle()
     for function in FUNCTIONS:
-        equal({kind: count for kind, count in function.held().items() if kind != "uar"}, {}, "what a device has")
+        equal({kind: count for kind, count in function.held().items() if kind != "uar"}, {}, "objects of a device")
     return f"{before}, {result}, {run('send')}"
 
 
@@ -114,7 +114,7 @@ ENTRY = struct.Struct("<HBBHHHHI16x")
 PHASE, SEND, RECEIVE = 1, 1 << 1, 2 << 1
 
 
-def lies():
+def bogus_completions():
     """Makes the device complete work requests that were never posted, that have completed before, or that are of another type."""
     function = FUNCTIONS[0]
     trace = {"command": "trace", "device": function.number}
@@ -138,13 +138,13 @@ def lies():
     ]
     data = b"".join(ENTRY.pack(*entry) for entry in entries)
     selftest.emulator.send({"command": "poke", "device": function.number, "queue": {"cq": int(cq)}, "data": list(data)})
-    ask("lies")
+    ask("bogus")
     return held()
 
 
 def rounds(how):
     """Returns the different results of repeated removals while messages are in flight."""
-    results = {goes(how, "busy") for _ in range(ROUNDS)}
+    results = {removal_result(how, "busy") for _ in range(ROUNDS)}
     return " / ".join(sorted(results))
 
 
@@ -152,10 +152,10 @@ def unbound(function):
     function.unbind()
 
 
-suite.add("a device that makes completions up", lies, "ok")
+suite.add("a device that sends bogus completions", bogus_completions, "ok")
 GONE = "EINPROGRESS, ok, ok"
-suite.add("a device that is unbound", lambda: goes(unbound), GONE)
-suite.add("a device that dies", lambda: goes(dies), GONE)
+suite.add("a device that is unbound", lambda: removal_result(unbound), GONE)
+suite.add("a device that dies", lambda: removal_result(dies), GONE)
 suite.add(f"a device that is unbound under load, {ROUNDS} times", lambda: rounds(unbound), GONE)
 suite.add(f"a device that dies under load, {ROUNDS} times", lambda: rounds(dies), GONE)
 

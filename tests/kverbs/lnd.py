@@ -110,7 +110,7 @@ def check_client(mode):
     """Checks that the client's posts had no errors other than full queues, whatever the device did."""
     got = counters()
     print(f"# {got}", flush=True)
-    equal((got["failed"], got["errno"]), (0, 0), "posts that have failed but with ENOMEM, and the last errno")
+    equal((got["failed"], got["errno"]), (0, 0), "posts that have failed with an errno other than ENOMEM, and the last errno")
     equal(got["sending"], 0, "sends without a completion")
     equal(got["full"] > 0, mode != "idle", "that a queue was full")
     equal(got["flushed"] > 0, True, "that work requests were flushed")
@@ -163,7 +163,7 @@ def removed(mode, prepare, remove, wanted):
         prepare(function)
         remove(function)
         if is_up_again:
-            wait_until(lambda: (status := function.status())["state"] == "up" and int(status["session"]) == session, "the device is back")
+            wait_until(lambda: (status := function.status())["state"] == "up" and int(status["session"]) == session, "the recovery")
         text = trace()
     if remove is not rmmod:
         if is_up_again and mode == "busy" and remove is not end:
@@ -178,7 +178,7 @@ def removed(mode, prepare, remove, wanted):
         function.rebind()
     function.settle()
     for each in FUNCTIONS:
-        equal({kind: count for kind, count in each.held().items() if kind != "uar"}, {}, "what a device has")
+        equal({kind: count for kind, count in each.held().items() if kind != "uar"}, {}, "objects of a device")
         equal(each.protocol_errors(), 0, "protocol errors")
 
 
@@ -230,7 +230,7 @@ def unplug(function):
     (function.sysfs / "remove").write_text("1")
 
 
-def nobody(function):
+def no_action(function):
     """Does nothing, as the driver removes the client."""
 
 
@@ -248,10 +248,10 @@ for name, arguments in {
     "refuses to destroy queue pairs": ("busy", refuses_destroy, end, REMOVED),
     "does not answer a command": ("busy", does_not_answer, end, removed_and_recovered("command_timeout")),
     "is dead, and unbound": ("busy", dies_silently, unbind, UNBOUND),
-    "sends no keep-alives": ("busy", keep_alives_stop, nobody, recovered("keep_alive")),
-    "has a fatal error": ("busy", fatal_event, nobody, recovered("fatal_error")),
-    "dies, and comes back at the second attempt": ("busy", dies, nobody, recovered("fatal_error")),
-    "is reset by sysfs": ("busy", resets, nobody, recovered("requested")),
+    "sends no keep-alives": ("busy", keep_alives_stop, no_action, recovered("keep_alive")),
+    "has a fatal error": ("busy", fatal_event, no_action, recovered("fatal_error")),
+    "dies, and recovers at the second attempt": ("busy", dies, no_action, recovered("fatal_error")),
+    "is reset by sysfs": ("busy", resets, no_action, recovered("requested")),
     "is dead when the client's module is removed": ("starved", dies_silently, rmmod, removed_and_recovered("command_timeout")),
 }.items():
     suite.add(f"a device that {name}", lambda arguments=arguments: removal(*arguments))

@@ -183,7 +183,7 @@ static int expect(struct end *end, u64 id, enum ib_wc_status status, enum ib_wc_
 	int err = await(end, wc);
 
 	if (err) {
-		pr_err("%llu was to complete with %s\n", id, ib_wc_status_msg(status));
+		pr_err("expected a completion of %llu with %s\n", id, ib_wc_status_msg(status));
 		return err;
 	}
 	if (wc->wr_id != id || wc->status != status || wc->opcode != opcode || wc->qp != end->qp) {
@@ -249,7 +249,7 @@ static int compare(struct end ends[2], u32 offset, u32 length, struct ib_wc *wc)
 	}
 	ib_dma_sync_single_for_cpu(ends[1].dev, ends[1].dma, SIZE, DMA_BIDIRECTIONAL);
 	if (memcmp(ends[0].buffer, ends[1].buffer + offset, length)) {
-		pr_err("other data has arrived\n");
+		pr_err("wrong data has arrived\n");
 		return -EBADMSG;
 	}
 	return 0;
@@ -486,7 +486,7 @@ static int wrong_receives(struct end *end)
 	const struct ib_recv_wr *bad = NULL;
 
 	if (ib_post_recv(end->qp, &wr, &bad) != -EINVAL || bad != &wr) {
-		pr_err("a receive with too many buffers is taken\n");
+		pr_err("a receive with too many buffers is accepted\n");
 		return -EBADMSG;
 	}
 	return 0;
@@ -554,13 +554,13 @@ static int test_flush(void)
 	for (i = 0; i < DEPTH && !err; i++)
 		err = receive(&ends[1], i, 64);
 	if (!err && receive(&ends[1], i, 64) != -ENOMEM) {
-		pr_err("a full queue takes more\n");
+		pr_err("a full queue accepts more\n");
 		err = -EBADMSG;
 	}
 	if (!err)
 		err = to_state(ends[1].qp, IB_QPS_ERR);
 	if (!err && receive(&ends[1], i, 64) != -ENOMEM) {
-		pr_err("a full queue in error takes more\n");
+		pr_err("a full queue in error accepts more\n");
 		err = -EBADMSG;
 	}
 	for (i = 0; i < DEPTH && !err; i++)
@@ -610,7 +610,7 @@ static int test_stale(void)
 			break;
 	}
 	if (end.qp->qp_num != old) {
-		pr_err("no queue pair gets the number of one that is gone\n");
+		pr_err("no queue pair has the number of a destroyed one\n");
 		err = -EBADMSG;
 		goto close;
 	}
@@ -618,7 +618,7 @@ static int test_stale(void)
 	for (i = 0; i < DEPTH && !err; i++)
 		err = receive(&end, 100 + i, 64);
 	if (!err && ib_poll_cq(end.cq, 1, &wc)) {
-		pr_err("completion of %llu, of a queue pair that is gone\n", wc.wr_id);
+		pr_err("completion of %llu, of a destroyed queue pair\n", wc.wr_id);
 		err = -EBADMSG;
 	}
 close:
@@ -645,7 +645,7 @@ static int test_events(void)
 		if (!err)
 			err = ib_post_send(ends[0].qp, request_set(&request, &ends[0], i, 64), NULL);
 		if (!err && !wait_for_completion_timeout(&ends[1].event, msecs_to_jiffies(PATIENCE_MS))) {
-			pr_err("no event has come in round %d\n", i);
+			pr_err("no event has arrived in round %d\n", i);
 			err = -ETIMEDOUT;
 		}
 		if (!err)
@@ -867,7 +867,7 @@ static int region_compare(struct region *region, u32 offset, const u8 *data, u32
 		const u8 *page = page_address(region->pages[(offset + i) / PAGE_SIZE]);
 
 		if (page[(offset + i) % PAGE_SIZE] != data[i]) {
-			pr_err("byte %u of a region is another one\n", offset + i);
+			pr_err("byte %u of a region differs\n", offset + i);
 			return -EBADMSG;
 		}
 	}
@@ -908,7 +908,7 @@ static int test_rdma(void)
 			err = rdma(&ends[0], &region, rkey, offset, length, IB_WR_RDMA_READ, IB_WC_SUCCESS);
 		ib_dma_sync_single_for_cpu(ends[0].dev, ends[0].dma, SIZE, DMA_BIDIRECTIONAL);
 		if (!err && copy && memcmp(copy, ends[0].buffer, length)) {
-			pr_err("other data was read in round %d\n", round);
+			pr_err("wrong data was read in round %d\n", round);
 			err = -EBADMSG;
 		}
 		kfree(copy);
@@ -963,7 +963,7 @@ static int test_rdma_bad(void)
 	if (!err)
 		err = rdma(&ends[0], &region, ends[1].pd->local_dma_lkey, 0, 8, IB_WR_RDMA_WRITE, IB_WC_REM_ACCESS_ERR);
 	if (!err && !IS_ERR(ib_alloc_mr(ends[1].pd, IB_MR_TYPE_MEM_REG, U32_MAX))) {
-		pr_err("a region of any number of pages can be had\n");
+		pr_err("a region of any number of pages was allocated\n");
 		err = -EBADMSG;
 	}
 	region_close(&region);
@@ -1041,7 +1041,7 @@ static int test_hold(void)
  * The device has made up completions for the held queue pair. Two name posted work requests: a read, which the device
  * reports as a send, and a receive.
  */
-static int test_lies(void)
+static int test_bogus(void)
 {
 	struct ib_wc wc;
 	int err;
@@ -1071,7 +1071,7 @@ static int held_release(struct end *end)
 	int err = 0, i;
 
 	if (!wait_for_completion_timeout(&end->event, msecs_to_jiffies(PATIENCE_MS))) {
-		pr_err("no event has come of the end\n");
+		pr_err("no event of the queue pair has arrived\n");
 		return -ETIMEDOUT;
 	}
 	for (i = 0; i < ARRAY_SIZE(kinds) && !err; i++)
@@ -1079,7 +1079,7 @@ static int held_release(struct end *end)
 	for (i = 0; i < DEPTH && !err; i++)
 		err = expect(end, i, IB_WC_WR_FLUSH_ERR, IB_WC_RECV, &wc);
 	if (!err && ib_poll_cq(end->cq, 1, &wc)) {
-		pr_err("more has ended than was posted\n");
+		pr_err("more completions than posted work requests\n");
 		err = -EBADMSG;
 	}
 	if (!err)
@@ -1242,7 +1242,7 @@ static const struct {
 	{ "rdma_bad", test_rdma_bad },
 	{ "drain", test_drain },
 	{ "hold", test_hold },
-	{ "lies", test_lies },
+	{ "bogus", test_bogus },
 	{ "busy", test_busy },
 };
 

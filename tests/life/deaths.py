@@ -23,7 +23,7 @@ from recovery import BACKOFF
 from selftest import Failed, Skipped, equal, result_of, wait_until
 from stage import Stage
 from timing import now
-from triggers import HEALTH_INTERVAL, REMOVED, TOLD, USABLE, Move, Pull, Trigger
+from triggers import HEALTH_INTERVAL, NOTIFIED, REMOVED, USABLE, Move, Pull, Trigger
 from uverbs import opened
 
 # Number of rounds of tests whose rounds differ. More rounds find nothing new.
@@ -71,17 +71,17 @@ class Case:
         stage.attached.call("attach", stage.next_seed())
         self.start = self.driver()
 
-    def told(self, seconds=0, but=()):
+    def notified(self, seconds=0, but=()):
         """Waits for the program's event, and checks the program's results after it, except those in BUT."""
         begin = now()
-        stage.limits.check("told", stage.attached.call("told") - begin, seconds + TOLD)
+        stage.limits.check("notified", stage.attached.call("await_event") - begin, seconds + NOTIFIED)
         stage.aftermath(stage.attached, but)
 
     def back(self, seconds=0, deaths=1):
         """Waits until the device can be used again; fails unless the driver has counted between 1 and DEATHS resets."""
         begin = now()
         main.await_status("up")
-        stage.limits.check("back", now() - begin, seconds + USABLE)
+        stage.limits.check("recovered", now() - begin, seconds + USABLE)
         with stage.open(main) as fresh:
             stage.exchange(fresh)
         stage.bystander.call("works", stage.next_seed())
@@ -107,8 +107,8 @@ class Case:
             lines.extend(line for line in stage.log.driver_errors(main) if "reset" in line and "sysfs" in line)
             return lines
 
-        wait_until(advice, "a line that says what to do")
-        equal(len(lines), 1, f"lines that say what to do: {lines}")
+        wait_until(advice, "an error message with advice")
+        equal(len(lines), 1, f"error messages with advice: {lines}")
         equal(main.names("infiniband"), [], "RDMA devices")
         equal(main.is_bound, True, "bound")
 
@@ -148,8 +148,8 @@ def both(this):
     for _ in range(ROUNDS):
         for device in stage.devices:
             device.die()
-        this.told()
-        stage.bystander.call("told")
+        this.notified()
+        stage.bystander.call("await_event")
         stage.aftermath(stage.bystander)
         stage.far.close()
         stage.far = stage.open(stage.peer)
@@ -158,14 +158,14 @@ def both(this):
         this.renew()
 
 
-@add("a device that dies in another network namespace comes back there", ATTRIBUTES)
+@add("a device that dies in another network namespace recovers there", ATTRIBUTES)
 def dies_elsewhere(this):
     move = Move(stage)
     move.prepare()
     try:
         move.begin()
         equal(move.end()[0], "ok", move.name)
-        this.told()
+        this.notified()
         for _ in range(1 + ROUNDS // 3):
             main.die()
             main.await_status("resetting")
@@ -179,12 +179,12 @@ def dies_elsewhere(this):
 
 
 @add("an unplugged device is then removed at once")
-def gone_and_told(this):
+def removed_after_event(this):
     if not stage.monitor:
         raise Skipped("needs slots that devices can be pulled out of")
     pull = Pull(stage)
     main.pull_out()
-    this.told(HEALTH_INTERVAL + READ_LIMIT)
+    this.notified(HEALTH_INTERVAL + READ_LIMIT)
     begin = now()
     stage.monitor.pull(main.number)
     try:
@@ -202,7 +202,7 @@ def gone_and_told(this):
 @add("the module is removed while a device keeps failing")
 def unload_meanwhile(this):
     main.die(resets=1 << 20)
-    this.told(RESET_LIMIT)
+    this.notified(RESET_LIMIT)
     stage.close_far()
     begin = now()
     remove_module()
@@ -228,7 +228,7 @@ def openers(this):
     try:
         for _ in range(TIMES):
             main.die()
-            this.told()
+            this.notified()
             main.await_status("up")
             with stage.open(main) as fresh:
                 stage.exchange(fresh)
@@ -263,7 +263,7 @@ def readers(this):
     try:
         for number in range(TIMES):
             main.die(silent=bool(number & 1))
-            this.told(ADMIN_TIMEOUT / 10)
+            this.notified(ADMIN_TIMEOUT / 10)
             this.back()
             this.renew()
     finally:
@@ -284,7 +284,7 @@ def strays(this):
         before = main.state()["stray_writes"]
         main.die(dma=True, resets=resets)
         # Until its reset, the device may write to all its queues.
-        this.told(2 * RESET_LIMIT, but=("memory of queues",))
+        this.notified(2 * RESET_LIMIT, but=("memory of queues",))
         with mmap.mmap(-1, WATCHED) as memory:
             for page in range(0, WATCHED, mmap.PAGESIZE):
                 memory[page] = 1
@@ -293,8 +293,8 @@ def strays(this):
             stage.errors[main] = main.errors()
             this.back()
             place = memory.find(STRAY)
-        equal(place, -1, "place of what the device has written in memory of others")
-        equal(main.state()["stray_writes"] > before, True, "that the device has gone on with DMA")
+        equal(place, -1, "offset of stray writes in memory of others")
+        equal(main.state()["stray_writes"] > before, True, "whether the device has continued DMA")
         this.renew()
 
 
@@ -323,7 +323,7 @@ def not_automatic(this):
         stage.attach(stage.peer)
         this.renew()
         main.die()
-        this.told()
+        this.notified()
         this.failed(0)
         equal(stage.uevents.of_driver(main), [("reset", "fatal_error"), ("failed", "fatal_error")], "uevents")
         this.repair()

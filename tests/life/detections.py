@@ -12,12 +12,12 @@ INSTANCE = Path("/sys/kernel/tracing/instances/efa_life")
 EVENTS = INSTANCE / "events"
 # The core's function that queues an event for a program, and the number of this event. In the debug kernel the core is built in.
 MODULE = "ib_uverbs:" if Path("/sys/module/ib_uverbs/initstate").exists() else ""
-PROBE, FUNCTION, DEVICE_FATAL = "efa_life/told", f"{MODULE}ib_uverbs_async_handler", 8
+PROBE, FUNCTION, DEVICE_FATAL = "efa_life/notified", f"{MODULE}ib_uverbs_async_handler", 8
 # Time, event and its text.
-LINE = re.compile(r" (?P<seconds>\d+\.\d+): (?P<event>efa_reset|efa_state|told): (?P<text>.*)$", re.MULTILINE)
+LINE = re.compile(r" (?P<seconds>\d+\.\d+): (?P<event>efa_reset|efa_state|notified): (?P<text>.*)$", re.MULTILINE)
 ENOUGH = 1 << 16
 # A recovery: programs get one event for this failure, before the driver tries to restart the device. The restart may be delayed.
-RECOVERY = re.compile(r"reset (?P<cause>\w+)( state resetting)+( told)+( state resetting)*( state up)?")
+RECOVERY = re.compile(r"reset (?P<cause>\w+)( state resetting)+( notified)+( state resetting)*( state up)?")
 
 
 class Detections:
@@ -56,8 +56,8 @@ class Detections:
         found = []
         for match in LINE.finditer(self.text):
             address, _, text = match["text"].partition(" ")
-            if match["event"] == "told":
-                found.append((float(match["seconds"]), "told"))
+            if match["event"] == "notified":
+                found.append((float(match["seconds"]), "notified"))
             elif address == function.address:
                 found.append((float(match["seconds"]), f"{match['event'].removeprefix('efa_')} {text}"))
         return found
@@ -71,6 +71,6 @@ class Detections:
 
     def check_order(self, function):
         """Fails unless there was one recovery, and programs got their event before the driver continued it."""
-        said = " ".join(text for _, text in self.of(function))
-        if not RECOVERY.fullmatch(said):
-            raise Failed(f"programs do not get their event before anything else happens: {said}")
+        order = " ".join(text for _, text in self.of(function))
+        if not RECOVERY.fullmatch(order):
+            raise Failed(f"programs do not get their event before anything else happens: {order}")

@@ -20,7 +20,7 @@ SILENT_ATTRIBUTES = {"admin_timeout": ADMIN_TIMEOUT, "reset_ms": 10, "keep_alive
 PCI = Path("/sys/bus/pci")
 
 # Line of the emulator's trace for a program that rings a doorbell that is still mapped, of a destroyed queue.
-LATE_DOORBELL = re.compile(r"protocol error: doorbell in user access region \d+ for a queue that it has not$")
+LATE_DOORBELL = re.compile(r"protocol error: doorbell in user access region \d+ for a queue outside of it$")
 
 
 class Device(Function):

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import agent
 from programs import MEMBERS, Member
 from selftest import Failed, emulator, wait_until
-from triggers import TOLD
+from triggers import NOTIFIED
 from workers import Worker
 
 # Bytes on the network after which data is certainly moving.
@@ -81,13 +81,13 @@ class Pair(Load):
     def wait(self, condition, what):
         """Waits for a condition that the programs bring about; fails if one ends before."""
 
-        def comes_so_far():
+        def checked():
             if any(process.poll() is not None for process in self.processes):
-                raise Failed(f"{self.name}: it has ended before it {what}")
+                raise Failed(f"{self.name}: a program has ended before it {what}")
             return condition()
 
         try:
-            wait_until(comes_so_far, f"{self.name} {what}")
+            wait_until(checked, f"{self.name} {what}")
         except Failed as failure:
             raise Failed(f"{failure}\n{self.account()}") from failure
 
@@ -176,13 +176,13 @@ class Objects(Load):
                 begun += os.eventfd_read(self.begun)
             return begun == MEMBERS
 
-        wait_until(all_have_begun, "all processes have made an object")
+        wait_until(all_have_begun, "all processes have created an object")
 
     def finish(self, since):
         wrong = []
         for member in self.members:
             first, begin, end, later = member.result("a call that fails")
-            self.stage.limits.check("processes told", end - max(begin, since), TOLD)
+            self.stage.limits.check("processes notified", end - max(begin, since), NOTIFIED)
             if first not in self.stage.trigger.first_errors or later != "EIO":
                 wrong.append(f"{first} and then {later}")
         for member in self.members:

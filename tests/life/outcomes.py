@@ -40,9 +40,9 @@ class Outcome:
             trigger.fire()
             is_removal = isinstance(trigger, triggers.Removal)
             how = self.removal() if is_removal else self.settle(session)
-            told = "event" if stage.attached.call("was_told") else "no event"
+            notified = "event" if stage.attached.call("was_notified") else "no event"
             calls = f"calls: {stage.attached.call('command')}"
-            return "; ".join([told, how, calls] if is_removal else [told, calls, self.rest()])
+            return "; ".join([notified, how, calls] if is_removal else [notified, calls, self.rest()])
         finally:
             stage.tidy()
             if DRIVER == "c" and trigger.silences:

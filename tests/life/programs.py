@@ -28,7 +28,7 @@ MEMBERS, MEMBER_AT_ONCE, MEMBER_REGION = 64, 6, 64 << 10
 LONGEST_NAP, START = 1.0, 0.5
 
 # Expected results of a program after its device has failed or was removed.
-TOLD = {
+AFTERMATH = {
     "asynchronous events": "DEVICE_FATAL",
     "completion channel": "EIO",
     "calls": "EIO",
@@ -80,12 +80,12 @@ class Attached:
             self.events = Wait(context.async_fd, ASYNC_EVENT.size, polls=bool(seed & 1))
             self.completions = Wait(self.endpoint.channel.fd, 8, polls=bool(seed & 1))
 
-    def told(self):
+    def await_event(self):
         """Waits for the event of the device's failure; returns its time."""
         wait_until(self.events.ended.is_set, "programs get their event")
         return self.events.when
 
-    def was_told(self):
+    def was_notified(self):
         """Whether an event is pending, for a program that does not listen."""
         return bool(select.select([self.endpoint.context.async_fd], [], [], 0)[0])
 
@@ -94,7 +94,7 @@ class Attached:
         return result_of(self.endpoint.context.alloc_pd)
 
     def aftermath(self):
-        """Returns the program's current results, by the keys of TOLD."""
+        """Returns the program's current results, by the keys of AFTERMATH."""
         # Unlike an event, the end of events may be reported a little later.
         wait_until(self.completions.ended.is_set, "the end of the wait for completions")
         return {
@@ -110,7 +110,7 @@ class Attached:
     def outcome(wait):
         """Returns the result of a read, as text."""
         if not wait.ended.is_set():
-            return "waits on"
+            return "still waits"
         if not isinstance(wait.found, bytes):
             return wait.found
         if len(wait.found) != ASYNC_EVENT.size:
@@ -154,7 +154,7 @@ class Attached:
             doorbell.read()
         memory = self.endpoint.send_queue.memory
         memory[:] = bytes(len(memory))
-        return TOLD["mappings of BARs"]
+        return AFTERMATH["mappings of BARs"]
 
     def look_at_rings(self):
         """Checks that the rings are unchanged, and can be written."""
@@ -165,7 +165,7 @@ class Attached:
             ring[:] = before[::-1]
             if bytes(ring) != before[::-1]:
                 changed.append(f"{name} does not keep what is written")
-        return ", ".join(changed) or TOLD["memory of queues"]
+        return ", ".join(changed) or AFTERMATH["memory of queues"]
 
     def works(self, seed):
         """Sends a message to itself, which shows that the device works and has the objects. Fails if there was an event."""

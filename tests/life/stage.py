@@ -8,11 +8,10 @@ from detections import Detections
 from device import Device
 from messages import Endpoint, send
 from monitor import PORT, Monitor
-from programs import TOLD as AFTERMATH
-from programs import Attached, Hands
+from programs import AFTERMATH, Attached, Hands
 from selftest import FUNCTIONS, REASONS, Failed, KernelLog, Skipped, equal, free_memory, wait_until
 from timing import Limits, now
-from triggers import LATE, TOLD, USABLE
+from triggers import LATE, NOTIFIED, USABLE
 from uevents import Uevents
 from uverbs import opened
 from workers import Worker
@@ -70,7 +69,7 @@ class Stage:
         """Runs the rounds of a test; fails with the number of the round that fails."""
         self.begin(trigger, load)
         name = f"{trigger.name}, {load.name}"
-        said, number, memory = now(), 0, None
+        reported, number, memory = now(), 0, None
         try:
             trigger.prepare()
             # The trigger may have rebound the device. Third-party programs find it by the name from udev.
@@ -80,8 +79,8 @@ class Stage:
                 self.round(number)
                 if number == WARM:
                     memory = free_memory()
-                if now() > said + PROGRESS:
-                    said = now()
+                if now() > reported + PROGRESS:
+                    reported = now()
                     print(f"# {name}: {number} of {count} rounds{self.limits.summary()}", flush=True)
             if count >= MANY and (missing := memory - free_memory()) > TOLERANCE:
                 raise Failed(f"{missing} KiB of memory are missing")
@@ -120,15 +119,15 @@ class Stage:
         trigger.arrange()
         before = self.snapshot()
         self.detections.listen()
-        self.attached.begin("told")
+        self.attached.begin("await_event")
         self.limits.begin_round()
         fired = now()
         trigger.fire()
-        told = self.attached.result("the wait for being told")
+        notified = self.attached.result("the wait for the event")
         known = self.detected(fired)
-        self.limits.check("told", told - known, TOLD)
+        self.limits.check("notified", notified - known, NOTIFIED)
         # No program closes the device before it is up again.
-        since = trigger.back(told)
+        since = trigger.back(notified)
         self.use_again(since, lambda: load.finish(known))
         self.look_at(before)
         self.leave()
@@ -162,7 +161,7 @@ class Stage:
             held = self.victim.held()
             self.aftermath(self.attached)
             finish()
-            equal(self.victim.held(), held, "what the new program has of the device once the old one is gone")
+            equal(self.victim.held(), held, "objects of the new program after the old one has ended")
             self.exchange(fresh)
         if not self.trigger.hits_all:
             self.bystander.call("works", self.next_seed())
@@ -170,7 +169,7 @@ class Stage:
 
     def await_nothing_held(self):
         """Waits until the device has no objects of programs."""
-        wait_until(lambda: not self.victim.held(), "nothing is left in the device")
+        wait_until(lambda: not self.victim.held(), "the device has no objects of programs")
 
     def open(self, device):
         """Opens a device as soon as that is possible."""
@@ -204,7 +203,7 @@ class Stage:
             equal(events, [("reset", reason), ("recovered", reason)], "uevents")
             if not self.trigger.hits_all:
                 self.detections.check_order(self.victim)
-        elif self.trigger.tells:
+        elif self.trigger.has_uevents:
             equal(self.uevents.of_driver(self.victim), [], "uevents")
         wait_until(self.victim.has_name, "udev's name of the device")
         status = self.victim.status()
@@ -224,7 +223,7 @@ class Stage:
         for device in self.late:
             self.errors[device]["protocol_errors"] += device.late_doorbells()
         for device in self.devices:
-            equal(device.errors(), self.errors[device], f"what device {device.number} saw that a correct driver never does")
+            equal(device.errors(), self.errors[device], f"errors of the driver that device {device.number} has detected")
 
     def leave(self):
         """Attaches the other device's program again, after a round that hits all devices."""

@@ -89,10 +89,10 @@ class Limits:
         if seconds <= limit:
             return
         text = f"{what} after {seconds:.2f} s, which may be {limit:.1f}"
-        stood = self.stalls.total() - self.at_first
-        if seconds - limit > FACTOR * stood:
-            raise Failed(f"{text}, and the machine stood still for {stood:.2f} s")
-        self.inconclusive.append(f"{text}, while the machine stood still for {stood:.2f} s")
+        stalled = self.stalls.total() - self.at_first
+        if seconds - limit > FACTOR * stalled:
+            raise Failed(f"{text}, and the machine stalled for {stalled:.2f} s")
+        self.inconclusive.append(f"{text}, while the machine stalled for {stalled:.2f} s")
         print(f"# inconclusive: {self.inconclusive[-1]}", flush=True)
 
     def summary(self):

@@ -17,7 +17,7 @@ from workers import Worker
 
 # Limits in seconds, on a kernel without debugging: from the detection of a failure to the program's event, from the reset to the first
 # use, and of a removal.
-TOLD, USABLE, REMOVED = 1.0, 2.0, 1.0
+NOTIFIED, USABLE, REMOVED = 1.0, 2.0, 1.0
 # Seconds by which a detection by the driver may be late, as it waits for a processor.
 LATE = 0.5
 # Interval in ms of keep-alives that then stop, minimum number of keep-alives before that, and the driver's timeout in seconds.
@@ -47,7 +47,7 @@ class Trigger:
     # Whether the driver is bound again, and counts from zero.
     rebinds = False
     # Whether the driver's uevents are predictable.
-    tells = True
+    has_uevents = True
     # Whether queues are destroyed while programs have doorbells mapped, as the core removes mappings last.
     leaves_doorbells = False
     # Whether programs get an event.
@@ -70,9 +70,9 @@ class Trigger:
     def fire(self):
         """Fires the trigger, without waiting for its effect."""
 
-    def back(self, told):
+    def back(self, notified):
         """Brings the device back, or waits until it is back; returns the time from which it should be usable."""
-        return told
+        return notified
 
     def clean(self):
         """Is called after the last round, also if that failed."""
@@ -107,11 +107,11 @@ class Silence(Trigger):
         self.device.die(silent=True)
         self.stage.hands.begin("command")
 
-    def back(self, told):
+    def back(self, notified):
         result, _ = self.stage.hands.result("the command")
         equal(result in SILENT, True, f"that a command without answer ends with {result}")
         self.stage.hands.call("close")
-        return told
+        return notified
 
     def clean(self):
         self.device.reset_attributes()
@@ -161,10 +161,10 @@ class FunctionReset(Trigger):
     def fire(self):
         self.stage.hands.begin("write", self.device.sysfs / "reset", "1")
 
-    def back(self, told):
+    def back(self, notified):
         result, _ = self.stage.hands.result("the reset")
         equal(result, "ok", "a write to reset")
-        return told
+        return notified
 
 
 class Aer(Trigger):
@@ -216,14 +216,14 @@ class Removal(Trigger):
         """Whether the removal must be reverted."""
         return not self.device.is_bound
 
-    def back(self, told):
+    def back(self, notified):
         # Programs still have it open, and close it only later.
         result, when = self.end()
         equal(result, "ok", self.name)
         self.stage.limits.check("removed", when - self.fired, REMOVED)
         unbound = [device for device in self.stage.devices if device.sysfs.exists() and not device.is_bound]
         left = [name for device in unbound for name in device.leftovers()]
-        equal(left, [], "what is left")
+        equal(left, [], "leftovers of the driver")
         self.undo()
         return now()
 
@@ -285,7 +285,7 @@ class Pull(Removal):
     name = "pulled out"
     silences = True
     # The driver may detect the removal before it is notified.
-    tells = False
+    has_uevents = False
     # QEMU keeps some resources of each device that was pulled out.
     most_rounds = 100
 
@@ -336,7 +336,7 @@ class Move(Removal):
     def begin(self):
         self.stage.hands.begin("run", ["rdma", "dev", "set", self.device.name, "netns", Elsewhere.NAME])
 
-    def back(self, told):
+    def back(self, notified):
         result, when = self.end()
         equal(result, "ok", self.name)
         self.stage.limits.check("removed", when - self.fired, REMOVED)
@@ -369,11 +369,11 @@ class Suspend(Trigger):
     def fire(self):
         self.stage.hands.begin("write", POWER_STATE, "freeze")
 
-    def back(self, told):
+    def back(self, notified):
         result, _ = self.stage.hands.result("suspend")
         emulator.open()
         equal(result, "EOPNOTSUPP", "suspend")
-        return told
+        return notified
 
     def clean(self):
         PM_ASYNC.write_text("1")

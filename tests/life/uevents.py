@@ -44,9 +44,9 @@ class Uevents:
         """As `of_driver`, but waits for one of the events in LAST."""
         found = []
 
-        def has_come():
+        def has_arrived():
             found.extend(self.of_driver(function))
             return any(event in last for event, _ in found)
 
-        wait_until(has_come, f"the uevent {' or '.join(last)}")
+        wait_until(has_arrived, f"the uevent {' or '.join(last)}")
         return found

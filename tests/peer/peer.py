@@ -155,14 +155,14 @@ class Setup:
         seed = chance.getrandbits(32)
         server.fill(seed=seed)
         equal(self.transfer(target=4096), e.IBV_WC_SUCCESS, "status of a write")
-        equal(bar(4096, BLOCK) == contents.noise(seed, contents.MEMORY)[:BLOCK], True, "that the BAR has what was written")
+        equal(bar(4096, BLOCK) == contents.noise(seed, contents.MEMORY)[:BLOCK], True, "whether the BAR has the written data")
 
     def is_dead(self):
         """Checks that accesses of the other guest to the region fail, and that the BAR is unchanged."""
         before = bar(0, self.size)
         server.fill(seed=chance.getrandbits(32))
         equal([self.transfer("write"), self.transfer("read")], [REFUSED, REFUSED], "statuses of a write and a read")
-        equal(bar(0, self.size) == before, True, "that nothing is written to the BAR")
+        equal(bar(0, self.size) == before, True, "whether the BAR is unchanged")
 
     def close(self):
         if self.region:
@@ -333,7 +333,7 @@ main: Any = None
 
 
 @suite.case("its description: the file p2p, and the device of the host")
-def told():
+def description():
     equal(((main.sysfs / "p2p").read_text(), main.state()["host_info"]["gdr"]), ("DMABUF\n", True), "p2p, and the flag GDR")
 
 
@@ -352,7 +352,7 @@ def contents_of_bar():
             equal(server.peek(offset=here, length=size) == contents.noise(number, size).hex(), True, f"{size} bytes that were read")
 
 
-@suite.case("the BAR is one page for the device, and a part of it as large ones as can be")
+@suite.case("the BAR is one page for the device, and a part of it has the largest possible pages")
 def pages():
     with Setup() as setup:
         equal(page_sizes()[-1], setup.size, "the size of a page")
@@ -370,10 +370,10 @@ def local():
         setup.exporter.memory[:BLOCK] = contents.noise(7, BLOCK)
         side.send(peer, "write", [(0, BLOCK)])
         side.sent()
-        equal(server.peek(offset=0, length=BLOCK), contents.noise(7, BLOCK).hex(), "what is written from the BAR")
+        equal(server.peek(offset=0, length=BLOCK), contents.noise(7, BLOCK).hex(), "data written from the BAR")
         side.send(peer, "read", [(MIB, BLOCK)])
         side.sent()
-        equal(bar(MIB, BLOCK) == contents.noise(7, BLOCK), True, "that the BAR has what is read into it")
+        equal(bar(MIB, BLOCK) == contents.noise(7, BLOCK), True, "whether the BAR has the data that was read")
         setup.exporter.enable(False)
         for operation in ("write", "read"):
             side.send(peer, operation, [(2 * MIB, BLOCK)])
@@ -396,7 +396,7 @@ def after():
         setup.works()
         regions, errors = main.held()["mr"], main.counter("cmds_err")
         setup.exporter.enable(False)
-        equal(main.held()["mr"], regions - 1, "regions that the device has")
+        equal(main.held()["mr"], regions - 1, "regions of the device")
         setup.is_dead()
         setup.exporter.enable(True)
         setup.is_dead()
@@ -406,7 +406,7 @@ def after():
         setup.register()
         setup.works()
         old.close()
-        equal(deregistrations(), 0, "regions that the device was told to deregister")
+        equal(deregistrations(), 0, "number of DEREG_MR commands")
         setup.works()
         equal(main.counter("cmds_err"), errors, "commands that have failed")
 
@@ -424,7 +424,7 @@ def while_deregistered():
     with Setup() as setup:
         deregistrations()
         _, waited = exporter_meets("DEREG_MR", setup.deregister, setup.switch_off)
-        equal((deregistrations(), waited), (1, True), "how often it is told, and whether the exporter waits")
+        equal((deregistrations(), waited), (1, True), "number of DEREG_MR commands, and whether the exporter waits")
 
 
 @suite.case("deregistered while it is revoked: the program waits, and the device gets one command")
@@ -432,7 +432,7 @@ def while_revoked():
     with Setup() as setup:
         deregistrations()
         waited = verb_meets("DEREG_MR", setup.deregister, setup.switch_off)
-        equal((deregistrations(), waited), (1, True), "how often it is told, and whether the program waits")
+        equal((deregistrations(), waited), (1, True), "number of DEREG_MR commands, and whether the program waits")
 
 
 @suite.case("revoked at random moments")
@@ -446,20 +446,20 @@ def any_time():
             if result == "ok":
                 setup.is_dead()
                 setup.deregister()
-            equal(main.held()["mr"], regions, f"round {number}: regions that the device has")
+            equal(main.held()["mr"], regions, f"round {number}: regions of the device")
             setup.exporter.enable(True)
     print(f"# registrations that end at random moments: {dict(outcomes)}", flush=True)
-    equal(set(outcomes) - {"ok", "ENODEV"}, set(), "how else registrations end")
+    equal(set(outcomes) - {"ok", "ENODEV"}, set(), "other results of registrations")
 
 
-def taken_back_by_force(fault, reason):
+def revoked_by_reset(fault, reason):
     """A device that does not release memory is stopped before the memory is revoked."""
     with Setup() as setup:
         resets = main.resets()
         main.inject({"opcode": "DEREG_MR"}, fault)
         start_storm(setup)
         setup.exporter.enable(False)
-        stays_as_it_is(setup)
+        check_unchanged(setup)
         equal(main.resets(), resets | {reason: resets[reason] + 1, "all": resets["all"] + 1}, "resets")
         setup.deregister()
     rebind()
@@ -467,13 +467,13 @@ def taken_back_by_force(fault, reason):
 
 @suite.case("a device that refuses to release it is reset")
 def refused():
-    taken_back_by_force({"status": "UNKNOWN_ERROR"}, "memory_held")
+    revoked_by_reset({"status": "UNKNOWN_ERROR"}, "memory_held")
 
 
 @suite.case("a device that does not answer is reset")
 def unanswered():
     rebind(UNANSWERED)
-    taken_back_by_force({"silence": True}, "command_timeout")
+    revoked_by_reset({"silence": True}, "command_timeout")
 
 
 @suite.case("revoked after a registration that was not answered")
@@ -491,7 +491,7 @@ def unknown():
         other = forked(export)
         equal(errno_of(setup.register), "ETIME", "registration")
         equal(joined(other), 0, "exit status of the exporter's process")
-        wait_until(lambda: main.status()["state"] == "up", "the device is back")
+        wait_until(lambda: main.status()["state"] == "up", "the device has recovered")
     rebind()
 
 
@@ -506,20 +506,20 @@ def start_storm(setup):
     wait_until(lambda: written() > before + WINDOW * BLOCK, "the other guest has written")
 
 
-def stays_as_it_is(setup):
+def check_unchanged(setup):
     """Checks that the BAR is not written from here on, whatever is in flight; returns the statuses of failed writes."""
     found = bar(0, setup.size)
     result = server.result()
-    equal(bar(0, setup.size) == found, True, "that nothing is written any more")
-    equal((result["good"] > 0, bool(result["bad"])), (True, True), "that there were good writes, and then bad ones")
+    equal(bar(0, setup.size) == found, True, "whether the BAR is unchanged")
+    equal((result["good"] > 0, bool(result["bad"])), (True, True), "whether there were good writes, and then bad ones")
     return result["bad"]
 
 
-def taken_back_under_load(action):
+def revoked_under_load(action):
     with Setup() as setup:
         start_storm(setup)
         action(setup.exporter)
-        equal(stays_as_it_is(setup), [REFUSED], "statuses of writes that have failed")
+        equal(check_unchanged(setup), [REFUSED], "statuses of writes that have failed")
         setup.deregister()
     equal(main.state()["protocol_errors"], 0, "protocol errors")
 
@@ -542,7 +542,7 @@ for what, action in {
     "its exporter ends": vfio.Exporter.end,
     "its device is unbound": lambda _: vfio.unbind(),
 }.items():
-    suite.add(f"revoked while data moves, as {what}", lambda action=action: taken_back_under_load(action))
+    suite.add(f"revoked while data moves, as {what}", lambda action=action: revoked_under_load(action))
 
 
 @suite.case("revoked when the RDMA device is gone")
@@ -559,7 +559,7 @@ def while_it_dies():
     for _ in range(DEATHS):
         with Setup() as setup:
             at_random(lambda: main.event("FATAL_ERROR"), setup.switch_off)
-            wait_until(lambda: main.status()["state"] == "up", "the device is back")
+            wait_until(lambda: main.status()["state"] == "up", "the device has recovered")
         renew()
     with Setup() as setup:
         setup.works()
@@ -568,13 +568,13 @@ def while_it_dies():
 # QEMU (11.1) aborts when the same memory is plugged in again.
 @suite.case("revoked while data moves, as its device is unplugged")
 def unplugged():
-    taken_back_under_load(unplug)
+    revoked_under_load(unplug)
 
 
 @suite.case("nothing is left behind")
 def left_behind():
     side.context.close()
-    wait_until(lambda: not main.held(), "the device has nothing left")
+    wait_until(lambda: not main.held(), "the device has no objects left")
     equal(main.state()["protocol_errors"], 0, "protocol errors")
 
 

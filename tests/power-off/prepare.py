@@ -24,7 +24,7 @@ if DRIVER == "rust":
     used.inject({"reset": True}, {"with_event": True})
     used.set(reset_ms=1000, reset_timeout=50)
 
-ready, tell = os.pipe()
+ready, writer = os.pipe()
 if os.fork() == 0:
     os.setsid()
     context = opened(used)
@@ -34,8 +34,8 @@ if os.fork() == 0:
     region = MemoryRegion(context, pd, memory.address, memory.length)
     qp = QueuePair(context, pd, cq.handle, cq.handle)
     qp.to_rts()
-    os.write(tell, b"+")
+    os.write(writer, b"+")
     # Sleeps until the power-off.
     time.sleep(3600)
-os.close(tell)
-equal(os.read(ready, 1), b"+", "what the process that uses the device says")
+os.close(writer)
+equal(os.read(ready, 1), b"+", "the byte of the process that uses the device")

@@ -60,7 +60,7 @@ def read_list(text):
         if not name or bool(reason) == (outcome == PASS):
             raise BadList(f"line {number}: a test that does not pass needs its name and one reason, any other only its name")
         if name in tests:
-            raise BadList(f"line {number}: {name} stands twice")
+            raise BadList(f"line {number}: {name} is listed twice")
         tests[name] = Result(outcome, reason)
     return tests
 

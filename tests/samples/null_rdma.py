@@ -99,7 +99,7 @@ def domains():
         equal(len([context.alloc_pd() for _ in range(MAX_PD)]), MAX_PD, "protection domains")
 
 
-@suite.case("what it has not is not supported", "EOPNOTSUPP", needs_emulator=False)
+@suite.case("missing verbs are not supported", "EOPNOTSUPP", needs_emulator=False)
 def absent():
     with opened() as context:
         create_cq = 18

@@ -41,7 +41,7 @@ def after():
         held = function.held()
         # The kernel keeps the user access region of its doorbells.
         held.pop("uar", None)
-        equal((held, function.state()["protocol_errors"]), ({}, 0), "what a device has, and protocol errors")
+        equal((held, function.state()["protocol_errors"]), ({}, 0), "objects of a device, and protocol errors")
 
 
 def command(*words):
@@ -76,11 +76,11 @@ def exchanges():
             equal(command(verb, messages, length), "ok", f"{verb} {messages} {length}")
             _, count, _, size, *_ = RUN.read_text().split()
             directions = 2 if verb == "exchange" else 1
-            equal((int(count), int(size)), (messages, directions * messages * length), "what it tells")
+            equal((int(count), int(size)), (messages, directions * messages * length), "reported totals")
         equal(command("close"), "ok", "close")
 
 
-@suite.case("it refuses what makes no sense")
+@suite.case("it refuses invalid commands")
 def refuses():
     for line in ("none", "open", "open 0", "open 9", "open -1", "x" * 257):
         equal(command(line), "EINVAL", line)
@@ -94,7 +94,7 @@ def refuses():
         equal(command(line), "EINVAL", line)
 
 
-@suite.case("it tells of a peer that is not there")
+@suite.case("it reports a peer that does not exist")
 def alone():
     for words in (("send", 1, 100), ("exchange", 1, 100)):
         equal(command("open", 1), "ok", "open")
@@ -119,7 +119,7 @@ def ends(how, *words):
     how(function)
     wait_until(lambda: not thread.is_alive(), "the end of the command")
     # A command that had only missed completions would end with ETIMEDOUT.
-    equal(results, ["EIO"], "how the command ends")
+    equal(results, ["EIO"], "result of the command")
     return function
 
 
@@ -132,7 +132,7 @@ def dies(function):
     function.die_and_recover()
 
 
-def goes(how, *words):
+def removed_repeatedly(how, *words):
     for _ in range(ROUNDS):
         function = ends(how, *words)
         opened(1)
@@ -144,7 +144,7 @@ def goes(how, *words):
 
 for what, how in (("is unbound", unbound), ("dies", dies)):
     for words in (("exchange", ENDLESS, 4096), ("send", ENDLESS, 8192)):
-        suite.add(f"its device {what} under {words[0]}, {ROUNDS} times", lambda how=how, words=words: goes(how, *words))
+        suite.add(f"its device {what} under {words[0]}, {ROUNDS} times", lambda how=how, words=words: removed_repeatedly(how, *words))
 
 
 @suite.case("its device is removed while a session is open")

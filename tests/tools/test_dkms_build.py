@@ -81,7 +81,7 @@ class Build(StandIns):
         self.assertIn(f"The Rust kit of kernel {KERNEL} is there already.", self.builds(self.kit))
         self.assertEqual([path.name for path in self.kit.parents[1].iterdir()], ["kits"])
 
-    def test_a_kit_that_somebody_made_by_hand(self):
+    def test_a_kit_that_was_made_by_hand(self):
         self.dpkg(headers="")
         (self.root / "usr/src/linux-source-7.3.tar.xz").unlink()
         self.fails("The source of kernel .* is missing")

@@ -21,7 +21,7 @@ third \\
 ```console
 # as root
 its output
-$ as anybody
+$ as a user
 ```
 ```
 {"command":"hello"}
@@ -48,7 +48,7 @@ class Commands(unittest.TestCase):
             ("second '\n    over lines'", []),
             ("third \\\n  and on", []),
             ("as root", ["its output"]),
-            ("as anybody", []),
+            ("as a user", []),
             ('{"command":"hello"}', ['{"ok":{"protocol":1,...}}']),
             ("one | two", []),
             ("three", []),

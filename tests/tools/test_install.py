@@ -80,13 +80,13 @@ class Driver(StandIns):
     def test_a_machine_without_the_driver(self):
         self.assertEqual(self.fails("absent"), [])
         self.wants("modprobe@efa.service")
-        self.assertEqual(self.fails("absent"), ["the boot waits for the driver if the package is there, and only then"])
+        self.assertEqual(self.fails("absent"), ["the boot waits for the driver if and only if the package is installed"])
 
     def test_one_whose_kernel_has_none(self):
         self.package()
         self.assertEqual(self.fails("absent"), [])
         self.wants("")
-        self.assertEqual(self.fails("absent"), ["the boot waits for the driver if the package is there, and only then"])
+        self.assertEqual(self.fails("absent"), ["the boot waits for the driver if and only if the package is installed"])
 
     def test_one_without_a_device(self):
         self.package()
@@ -117,10 +117,10 @@ class Driver(StandIns):
     def test_one_whose_administrator_does_not_want_it(self):
         self.package()
         self.assertEqual(self.fails("blacklisted"), [])
-        self.assertEqual(self.fails("off"), ["the boot does not wait for it"])
+        self.assertEqual(self.fails("off"), ["the boot does not wait for the driver"])
         self.write("state", "masked\n")
         self.assertEqual(self.fails("off"), [])
-        self.assertEqual(self.fails("blacklisted"), ["the boot would wait for it"])
+        self.assertEqual(self.fails("blacklisted"), ["the boot would wait for the driver"])
 
     def test_one_into_which_it_was_inserted(self):
         self.module()
@@ -130,7 +130,7 @@ class Driver(StandIns):
         self.assertEqual(self.fails("inserted"), [])
         self.package()
         self.program("modinfo", 'cat "$ROOT/module"')
-        self.assertEqual(self.fails("inserted"), ["no other is installed"])
+        self.assertEqual(self.fails("inserted"), ["no other driver is installed"])
 
     def test_one_with_the_other_driver(self):
         self.module()
@@ -142,7 +142,7 @@ class Driver(StandIns):
     def test_one_on_which_something_failed(self):
         self.package()
         for state in ("absent", "blacklisted"):
-            self.assertEqual(self.fails(state, "degraded"), ["nothing failed when the machine came up"])
+            self.assertEqual(self.fails(state, "degraded"), ["no unit failed during the boot"])
 
 
 class Boot(unittest.TestCase):

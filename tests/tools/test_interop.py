@@ -111,7 +111,7 @@ class Rows(unittest.TestCase):
             (PERFTEST, 21, False),
             (PERFTEST.replace(" 2  ", " 4  "), 20, False),
         ):
-            expected = contextlib.nullcontext() if good else self.assertRaisesRegex(Failed, f"have to be .* and {count}")
+            expected = contextlib.nullcontext() if good else self.assertRaisesRegex(Failed, f"not .* and {count}")
             with mock.patch.object(guests, "pair", return_value=output), expected:
                 perftest.test("efa_0", "ib_write_bw", ("-n", str(count)), sizes)
 
@@ -203,7 +203,7 @@ class Together(unittest.TestCase):
             failure = self.fails("it hangs", self.server(port, "import time; time.sleep(9999)"), self.client(port), port)
         self.assertRegex(str(failure), r"(?s)exit status 0.*still runs")
 
-    def test_who_prints_something_does_not_hang(self):
+    def test_a_program_with_output_does_not_hang(self):
         """Each output restarts the timeout."""
         with tempfile.TemporaryDirectory() as folder:
             marks = [Path(folder) / name for name in ("one", "two")]
@@ -220,7 +220,7 @@ class Together(unittest.TestCase):
                 self.assertEqual(guests.run(["sh", "-c", script]), "one\ntwo\n")
         self.assertIsNone(next(waits, None))
 
-    def test_processes_end_with_who_wants_them(self):
+    def test_processes_end_with_their_context(self):
         with guests.Process(1, ["sh", "-c", "echo $$; sleep 60 & echo $!; wait"]) as process:
             patience.wait_until(lambda: process.output.count("\n") == 2, "the numbers of both processes")
             pids = [int(line) for line in process.output.split()]
@@ -229,14 +229,14 @@ class Together(unittest.TestCase):
     def test_the_environment(self):
         self.assertEqual(guests.run(["sh", "-c", "echo $COLOUR"], environment={"COLOUR": "blue"}), "blue\n")
 
-    def test_settings_of_who_starts_it(self):
+    def test_settings_of_the_caller(self):
         self.assertEqual(guests.run(["sh", "-c", "echo [$EFA_CONTROL_PORT]"]), "[]\n")
 
     def test_the_leader_waits_for_the_others_to_be_prepared(self):
         main = mock.Mock()
         with mock.patch.object(guests, "GUESTS", 2):
             hangs = no_patience(lambda started: len(started) > 3 and started[-1].ended.is_set())
-            with hangs, self.assertRaisesRegex(Failed, "has prepared what it has to: it hangs"):
+            with hangs, self.assertRaisesRegex(Failed, "is prepared: it hangs"):
                 guests.lead(main)
             with mock.patch.object(guests, "GUEST", 1):
                 guests.lead(main)

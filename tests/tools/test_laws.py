@@ -185,8 +185,7 @@ class Laws(support.TemporaryCache):
 
     def long_sentences(self, name, text):
         self.write(name, text)
-        with mock.patch.object(laws, "LONG_SENTENCES", ()):
-            return [line.split(": ")[0:2] for line in laws.short_sentences()]
+        return [line.split(": ")[0:2] for line in laws.short_sentences()]
 
     def test_long_sentences_of_documents(self):
         self.assertEqual(self.long_sentences("a.md", f"{'Word ' * 29}end.\n"), [])
@@ -252,12 +251,17 @@ class Laws(support.TemporaryCache):
         for text in ("a=$x; ", "a = 1; ", "a && b ", "https://a ", "0:  1 ", "a > b "):
             self.assertEqual(self.long_sentences("a.py", f"x = '{text}{self.LONG}'\n"), [], text)
 
-    def test_an_exception_for_long_sentences(self):
-        self.write("emulator/a/b.rs", f"// {self.LONG}\n")
-        with mock.patch.object(laws, "LONG_SENTENCES", ("emulator/a/b.rs",)):
-            self.assertEqual(laws.short_sentences(), [])
-            self.write("emulator/a/b.rs", "// Short.\n")
-            self.assertEqual(laws.short_sentences(), ["emulator/a/b.rs has no longer sentence: remove it from LONG_SENTENCES"])
+    def test_vague_words(self):
+        vague = [*(f"It {word} of that." for word in ("told", "Nobody", "goes", "takes back")), f"{'Who'} has it waits."]
+        for sentence in vague:
+            for name, text in (("a.md", sentence), ("a.rs", f"/// Short. {sentence}"), ("a.py", f'x = "{sentence}"')):
+                self.write(name, f"{text}\n")
+                self.assertEqual([line.split(": ")[0] for line in laws.plain_words()], [f"{name}:1"], text)
+                (self.folder / name).unlink()
+        # Terms, code, and names.
+        for text in ("# The guest is notified, whose peer resets.", "# Runs `sudo -u nobody`.", 'x = "nobody"', "told = 1"):
+            self.write("a.py", f"{text}\n")
+            self.assertEqual(laws.plain_words(), [], text)
 
     def test_a_mirror(self):
         self.write("README", "See https://www.debian.org/ and lists.debian.org.\n")

@@ -95,7 +95,7 @@ class Names(TemporaryCache):
 
 
 RESET, RESETTING = "efa_reset: 0000:01:00.0 fatal_error", "efa_state: 0000:01:00.0 resetting"
-UP, TOLD = "efa_state: 0000:01:00.0 up", "told: (ib_uverbs_async_handler+0x0/0x80 [ib_uverbs]) event=0x8"
+UP, NOTIFIED = "efa_state: 0000:01:00.0 up", "notified: (ib_uverbs_async_handler+0x0/0x80 [ib_uverbs]) event=0x8"
 
 
 class Order(unittest.TestCase):
@@ -105,18 +105,18 @@ class Order(unittest.TestCase):
         found.text = "".join(f"    python3-7   [000] ..... {number}.250000: {event}\n" for number, event in enumerate(events))
         found.check_order(mock.Mock(address="0000:01:00.0"))
 
-    def test_programs_are_told_first(self):
-        self.check(RESET, RESETTING, TOLD, UP)
+    def test_programs_are_notified_first(self):
+        self.check(RESET, RESETTING, NOTIFIED, UP)
         # An event of another device, and two programs of a device that the bus resets.
-        self.check(RESET, "efa_state: 0000:02:00.0 up", RESETTING, TOLD, TOLD, RESETTING, UP)
+        self.check(RESET, "efa_state: 0000:02:00.0 up", RESETTING, NOTIFIED, NOTIFIED, RESETTING, UP)
 
-    def test_programs_that_are_told_late_or_again(self):
+    def test_programs_that_are_notified_late_or_again(self):
         for events in (
-            (RESET, RESETTING, UP, TOLD),
-            (RESET, RESETTING, RESET, RESETTING, TOLD, UP),
+            (RESET, RESETTING, UP, NOTIFIED),
+            (RESET, RESETTING, RESET, RESETTING, NOTIFIED, UP),
             (RESET, RESETTING, UP),
-            (TOLD, RESET, RESETTING, UP),
-            (RESET, RESETTING, TOLD, UP, TOLD),
+            (NOTIFIED, RESET, RESETTING, UP),
+            (RESET, RESETTING, NOTIFIED, UP, NOTIFIED),
             (),
         ):
             with self.assertRaisesRegex(Failed, "do not get their event before"):
@@ -125,7 +125,7 @@ class Order(unittest.TestCase):
 
 class Limits(unittest.TestCase):
     def limits(self, *totals):
-        """Returns limits with these successive totals of the time that guest and host have stood still."""
+        """Returns limits with these successive totals of the time that guest and host have stalled."""
         made = mock.patch.object(timing, "COUNTS", True), mock.patch.object(timing, "Stalls", mock.Mock())
         with made[0], made[1]:
             limits = timing.Limits()
@@ -135,25 +135,25 @@ class Limits(unittest.TestCase):
 
     def test_what_is_late_fails(self):
         limits = self.limits(5.0, 5.1)
-        limits.check("told", 0.9, 1.0)
-        with self.assertRaisesRegex(Failed, "told after 1.50 s, which may be 1.0"):
-            limits.check("told", 1.5, 1.0)
+        limits.check("notified", 0.9, 1.0)
+        with self.assertRaisesRegex(Failed, "notified after 1.50 s, which may be 1.0"):
+            limits.check("notified", 1.5, 1.0)
 
-    def test_what_is_late_as_the_machine_stood_still_is_inconclusive(self):
+    def test_a_delay_by_a_stall_is_inconclusive(self):
         limits = self.limits(5.0, 5.3)
         with mock.patch("builtins.print"):
-            limits.check("told", 1.5, 1.0)
+            limits.check("notified", 1.5, 1.0)
         self.assertEqual(len(limits.inconclusive), 1)
-        self.assertEqual(limits.summary(), ", told within 1.50 s")
+        self.assertEqual(limits.summary(), ", notified within 1.50 s")
 
     def test_limits_that_do_not_count(self):
-        timing.Limits().check("told", 1000, 1)
+        timing.Limits().check("notified", 1000, 1)
 
-    def test_a_host_that_stands_still(self):
+    def test_a_host_that_stalls(self):
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "stalls"
-            with mock.patch.object(stalls, "TICK", -1), stalls.told(file):
-                wait_until(lambda: int(file.read_text()) > 0, "the host stands still")
+            with mock.patch.object(stalls, "TICK", -1), stalls.recorded(file):
+                wait_until(lambda: int(file.read_text()) > 0, "the host stalls")
             self.assertEqual(len(file.read_text()), stalls.DIGITS)
 
 
@@ -168,10 +168,10 @@ class Peer(unittest.TestCase):
 
 class Progress(TemporaryCache):
     def test_lines(self):
-        suite.show_progress("life", "  # dies, idle: 3 of 10 rounds, told within 0.1 s\r\n")
-        steps.note.assert_called_once_with("life: dies, idle: 3 of 10 rounds, told within 0.1 s")
+        suite.show_progress("life", "  # dies, idle: 3 of 10 rounds, notified within 0.1 s\r\n")
+        steps.note.assert_called_once_with("life: dies, idle: 3 of 10 rounds, notified within 0.1 s")
         steps.note.reset_mock()
-        for line in ("  ok 1 dies, idle", "  # dies, idle: round 3: not told"):
+        for line in ("  ok 1 dies, idle", "  # dies, idle: round 3: not notified"):
             suite.show_progress("life", line)
         steps.note.assert_not_called()
 

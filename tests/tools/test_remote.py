@@ -67,7 +67,7 @@ class Agent(unittest.TestCase):
         text = os.urandom(300_000)
         self.assertEqual(self.run_in("cat", text), (0, text, b""))
 
-    def test_who_does_not_read_to_the_end(self):
+    def test_a_program_that_does_not_read_to_the_end(self):
         self.assertEqual(self.run_in("exec <&-; sleep 0.2; echo done", os.urandom(300_000)), (0, b"done\n", b""))
 
     def test_a_program_that_is_missing(self):
@@ -82,7 +82,7 @@ class Agent(unittest.TestCase):
             processes = [self.front("sh", "-c", script, stdin=subprocess.DEVNULL) for _ in range(4)]
             self.assertEqual([process.wait(PATIENCE) for process in processes], [0] * 4)
 
-    def test_nobody_without_the_token(self):
+    def test_a_wrong_token_is_refused(self):
         for token in ("", "secre"):
             self.assertEqual(self.messages(self.connect(command=["true"], token=token)), [])
 

@@ -36,7 +36,7 @@ class Clone(support.TemporaryCache):
 
     def setUp(self):
         super().setUp()
-        self.clone = self.folder / "clone of somebody"
+        self.clone = self.folder / "clone of a user"
         self.source = self.clone / "source"
         (self.source / "part").mkdir(parents=True)
         (self.source / "one.rs").write_text("one")
@@ -133,7 +133,7 @@ class Build(Clone):
         with self.assertRaisesRegex(Failure, "changed during each of 5 builds: do not edit"):
             store.build("thing", ["source"], (), "the thing", 0.001, make)
 
-    def test_what_nobody_has_used_for_long_goes(self):
+    def test_folders_that_were_unused_for_long_are_removed(self):
         made = cache.folder("thing")
         for number in range(4):
             cache.folder("thing", str(number))
@@ -207,7 +207,7 @@ class Folders(support.TemporaryCache):
         self.claimed(self.owner("two"))
         self.assertFalse(old.exists())
 
-    def test_one_of_which_nobody_knows_whose_it_is_goes_once_it_is_old(self):
+    def test_an_old_one_without_an_owner_is_removed(self):
         young, old = cache.folder("clone", "young"), cache.folder("clone", "old")
         os.utime(old, (0, 0))
         self.claimed(self.owner("one"))

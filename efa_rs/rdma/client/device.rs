@@ -162,7 +162,9 @@ impl Device {
         };
         // SAFETY: Objects in the tree exist. The caller guarantees that this is the last use.
         if let Err(error) = unsafe { object.destroy() } {
-            pr_err!("Failed to destroy an object ({error:?}), will retry when its device is removed\n");
+            pr_err!(
+                "Failed to destroy an object ({error:?}), will retry when its device is removed\n"
+            );
             self.objects.lock().alive.insert(node);
             return false;
         }
@@ -184,9 +186,7 @@ impl Device {
             [Object::is_completion_queue, Object::is_queue_pair, |_| true];
         let left = self.objects.lock().alive.keys().count();
         if left > 0 {
-            pr_err!(
-                "Destroying {left} leaked objects of the RDMA core\n"
-            );
+            pr_err!("Destroying {left} leaked objects of the RDMA core\n");
         }
         for (turn, is_turn) in turns.iter().enumerate() {
             let mut before = u64::MAX;

@@ -313,7 +313,7 @@ static int round_set(const char *value, const struct kernel_param *param)
 
 static const struct kernel_param_ops round_ops = { .set = round_set };
 module_param_cb(round, &round_ops, NULL, 0200);
-MODULE_PARM_DESC(round, "Runs a round: what is marked, of what, how many");
+MODULE_PARM_DESC(round, "Runs a round: the marked call, the kind of its work requests, their number");
 
 static int add_one(struct ib_device *dev)
 {

@@ -505,14 +505,14 @@ def emulator(_base):
     good = [user for user, _ in commands] == ["#", "#", "$"] and deb.name in install and start.endswith(f" {GUIDE_IMAGE}")
     it.check("the guide has a command that installs and one that starts", [] if good else [block[0]])
     it.does("one apt command installs all that is needed", f"cd {PACKAGES} && yes | {install}")
-    it.machine.must("useradd --create-home somebody")
+    it.machine.must("useradd --create-home user")
     options = f"--accel {qemu.accelerator()} --ssh-port {running.free_port(lab.GUESTS)}"
     script = f"cd && {start.replace(GUIDE_IMAGE, IMAGE)} {options}"
     text = it.does(
-        "one more gives two guests", f"runuser --user somebody -- env HOME=/home/somebody sh -c '{script}'", [(image, IMAGE, "ro")]
+        "one more gives two guests", f"runuser --user user -- env HOME=/home/user sh -c '{script}'", [(image, IMAGE, "ro")]
     )
     it.check("they ping over EFA", [] if PING.search(text) else text.splitlines()[-25:])
-    it.does("the package is removed", "rm -r /home/somebody/efa-lab; apt-get purge --yes efa-emu")
+    it.does("the package is removed", "rm -r /home/user/efa-lab; apt-get purge --yes efa-emu")
     it.check("no file is left", it.machine.must(EMULATOR_TRACES).splitlines())
     return it
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Sentences of documents, comments and messages, and how many words each has."""
+"""Sentences of documents, comments and messages, and their words."""
 
 import ast
 import inspect
@@ -9,6 +9,8 @@ import tokenize
 
 # Limit on the words of a sentence, beyond which it is an error. A sentence should have at most 25 words.
 MOST_WORDS = 30
+# Household words where RDMA and Linux have a term (notify, report, revoke, expire), and subjects without a noun.
+VAGUE = re.compile(r"\b(?:told|tells|nobody|somebody|anybody|goes|takes? back|gives? back)\b|^Who(?:m|se)?\b", re.IGNORECASE)
 CODE = re.compile(r"(`+).+?\1")
 # The target of a link, which is not read, unlike its text.
 LINK_TARGET = re.compile(r"\]\([^)\s]*\)|\]\[[^\]]*\]")
@@ -30,7 +32,7 @@ STAR = re.compile(r"(?m)^[ \t]*\*+ ?")
 SHELL = re.compile(r"""(?sm)^\s*\#[^\n]*|'[^']*'|"(?P<string>(?:\\.|\$\((?:[^()]|\([^()]*\))*\)|[^"\\])*)\"""")
 CONTINUED = re.compile(r"\\\n\s*")
 # Parts of strings that are not messages, but scripts, expressions, or tables.
-NO_MESSAGE = re.compile(r"\$\w|\w ?= ?\S|&&| > |://|\\[^n\"]|\S  +\S")
+NO_MESSAGE = re.compile(r"\$\w|\w ?= ?\S|&&| > |://|\\[^n\"]|\S  +\S|\]\+")
 # A macro of a man page whose arguments are part of a sentence.
 FONT = re.compile(r"\.[BIR]{1,2} (.*)")
 DESCRIPTION = re.compile(r"(?ms)^%description.*?\n(.*?)^%")
@@ -173,15 +175,25 @@ def parts(name, source):
     return PROGRAMS[program[1]](source) if program else comments(numbered(source))
 
 
-def long_sentences(name, source):
-    """The sentences of a file that have too many words, each with the line of its text and the number of its words.
-
-    Code counts as one word, and a sign as none.
-    """
+def sentences(name, source):
+    """The sentences of a file, each with the line of its text. Code in a sentence is one word."""
     for number, text in (text for part in parts(name, source) for text in markdown(part)):
         # Glued text is one word, in which a full stop ends no sentence.
         glued = CODE.sub(lambda code: code[0].replace(" ", GLUE), LINK_TARGET.sub("]", text))
-        for sentence in END.split(glued):
-            count = sum(any(letter.isalnum() for letter in word) for word in sentence.split())
-            if count > MOST_WORDS:
-                yield number, count, sentence.replace(GLUE, " ")
+        yield from ((number, sentence) for sentence in END.split(glued))
+
+
+def long_sentences(name, source):
+    """The sentences of a file that have too many words, each with its line and the number of its words. A sign is no word."""
+    for number, sentence in sentences(name, source):
+        count = sum(any(letter.isalnum() for letter in word) for word in sentence.split())
+        if count > MOST_WORDS:
+            yield number, count, sentence.replace(GLUE, " ")
+
+
+def vague_words(name, source):
+    """The words of a file's sentences in place of which a term is to be used, each with its line and its sentence."""
+    for number, sentence in sentences(name, source):
+        # A text without a space may be a name.
+        if " " in sentence and (word := VAGUE.search(CODE.sub("", sentence))):
+            yield number, word[0], sentence.replace(GLUE, " ")
