@@ -5,11 +5,11 @@
  *
  * A line written to debugfs, kverbs_client/run, starts each side; a read returns the result:
  *
- *   open QPS                  creates QPS queue pairs; the result is their GID and their numbers
- *   meet GID QPN...           sets the GID and the queue pairs of the peer
- *   exchange COUNT SIZE       makes COUNT calls of SIZE bytes, and serves as many; the result has the duration
- *   send COUNT SIZE           the same with messages
- *   close
+ *   open QPS                  Creates QPS queue pairs. The result is their GID and their numbers.
+ *   meet GID QPN...           Sets the GID and the queue pairs of the peer.
+ *   exchange COUNT SIZE       Makes and serves COUNT calls of SIZE bytes. The result is the duration.
+ *   send COUNT SIZE           Sends and receives COUNT messages of SIZE bytes. The result is the duration.
+ *   close                     Destroys the queue pairs.
  */
 
 #include <linux/bitmap.h>

@@ -252,7 +252,7 @@ class Laws(support.TemporaryCache):
             self.assertEqual(self.long_sentences("a.py", f"x = '{text}{self.LONG}'\n"), [], text)
 
     def test_vague_words(self):
-        vague = [*(f"It {word} of that." for word in ("told", "Nobody", "goes", "takes back")), f"{'Who'} has it waits."]
+        vague = [*(f"It {word} of that." for word in ("told", "Nobody", "goes", "tells")), f"{'Who'} has it waits."]
         for sentence in vague:
             for name, text in (("a.md", sentence), ("a.rs", f"/// Short. {sentence}"), ("a.py", f'x = "{sentence}"')):
                 self.write(name, f"{text}\n")
