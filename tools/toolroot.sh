@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 #
-# The recipe of the toolroot: a Debian 13 root with the toolchain Debian built its kernels with, those kernels, and what runs
-# in a guest. Its cache key is the hash of this file, series and choose-kernel, so an edit of one makes a new toolroot.
+# The recipe of the toolroot: a Debian 13 root with the toolchain Debian built its kernels with, those kernels, and programs for
+# guests. Its cache key is the hash of this file, series and choose-kernel, so an edit of one makes a new toolroot.
 #
 # Runs as root of its own mount namespace (and, for an ordinary user, of its own user namespace).
 #
@@ -10,7 +10,7 @@
 set -eu
 work=$1; shift
 
-# Only DIR can be written, whatever a package or a hook does: the rest of the host is read-only in here.
+# Packages and hooks can write only to DIR: the rest of the host is read-only in this namespace.
 mkdir -p "$work/tmp"
 mount --rbind "$work" "$work"
 for mount in / /boot /etc /home /root /usr /var; do
@@ -24,18 +24,18 @@ for option; do
 	set -- "$@" --aptopt="$option"; shift
 done
 
-# rustc .. bindgen: what the kernel's Rust support and modules are built with; clang-19 .. e2fsprogs: what the debug kernel
-# and its disk are made with; udev .. python3-pyverbs: what a guest has; perftest .. python3-mpi4py: what tests/interop runs.
-# busybox-static has a poweroff, which Debian has only as part of an init system.
+# rustc .. bindgen: build the kernel's Rust support and modules; clang-19 .. e2fsprogs: make the debug kernel and its disk;
+# udev .. python3-pyverbs: programs of a guest; perftest .. python3-mpi4py: programs of tests/interop.
+# busybox-static has a poweroff, which Debian otherwise has only as part of an init system.
 packages='ca-certificates make gcc gcc-14 libc6-dev flex bison bc kmod cpio rsync python3-minimal python3 perl
 	xz-utils zstd pahole libelf-dev libssl-dev libdw-dev
 	rustc rust-src rustfmt rust-clippy cargo bindgen clang-19 lld-19 llvm-19 e2fsprogs
 	udev iproute2 pciutils procps busybox-static rdma-core ibverbs-utils libibverbs-dev python3-pyverbs
 	perftest libfabric-bin openmpi-bin netpipe-openmpi python3-mpi4py'
 
-# From backports: of each series the newest kernel. linux-binary and linux-modules are what linux-image installs, without
-# the generator of an initrd that no guest here uses. The one that Secure Boot has no signature for is of the same upload as
-# source, modules and headers; the signed one comes some days later.
+# The newest kernel of each series, from backports. linux-binary and linux-modules have the content of linux-image, without
+# the generator of an initrd, which no guest here uses. The kernel without a signature for Secure Boot is of the same upload
+# as source, modules and headers. The signed one comes some days later.
 tools=$(dirname "$(readlink -f "$0")")
 export tools
 kernels='
@@ -49,8 +49,8 @@ done <"$tools/series"
 chroot "$1" apt-get install --yes -t trixie-backports qemu-system-x86 virtiofsd $packages
 '
 
-# Documentation and translations are left out; rdma-core ships its tests as documentation. So are the parts of Open MPI's
-# dependencies that are for GPUs, which are most of their size, and what would fail to load without them.
+# Documentation and translations are left out, but not rdma-core's tests, which it ships as documentation. Parts of Open MPI's
+# dependencies for GPUs are left out, too, as they are most of the size, and plugins that would not load without them.
 exec mmdebstrap --mode=root --variant=apt --format=directory \
 	--aptopt='APT::Install-Recommends "false"' \
 	--dpkgopt=force-unsafe-io \

@@ -3,7 +3,7 @@
 #
 # The recipe of the next userland: a root for guests with the rdma-core of a Debian that is newer than the toolroot's. Nothing is
 # built in it, and guests get kernel, modules and driver from elsewhere. Its cache key is the hash of this file, so that an edit
-# of it takes what Debian has by then.
+# of it installs Debian's present packages.
 #
 # Runs in the packaging root, which has mmdebstrap.
 #
@@ -17,8 +17,8 @@ for option; do
 	set -- "$@" --aptopt="$option"; shift
 done
 
-# What a guest's first process and the tests need, what shows a device, and programs that move data. rdma-core's tests are in
-# python3-pyverbs, as documentation.
+# Packages for a guest's first process and the tests, tools that show a device, and programs that transfer data. rdma-core's
+# tests are in python3-pyverbs, as documentation.
 packages='ca-certificates mount kmod udev iproute2 pciutils procps busybox-static python3
 	rdma-core ibverbs-utils python3-pyverbs perftest libfabric-bin'
 

@@ -67,7 +67,7 @@ class ChooseKernel(support.TemporaryCache):
 
     def fails_well(self, result):
         self.assertEqual((result.returncode, result.stdout), (1, ""))
-        self.assertRegex(result.stderr, "no kernel of Linux 9.8 that is complete: if Debian has given the series up, name the one it has")
+        self.assertRegex(result.stderr, "no kernel of Linux 9.8 that is complete: if Debian no longer ships the series, name another one")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 #
-# The recipe of what arm64 guests have as their root: a Debian 13 with what runs in a guest, see toolroot.sh. Its packages are
-# unpacked and not configured, as no program of it can run here: what their scripts would do, and a guest needs, is done below.
+# The recipe of the root of arm64 guests: a Debian 13 with the programs of a guest, see toolroot.sh. Its packages are unpacked and
+# not configured, as its programs cannot run here. The parts of their scripts' work that a guest needs are below.
 #
 # Runs in the packaging root, which has mmdebstrap.
 #
@@ -30,7 +30,7 @@ mmdebstrap --mode=root --variant=extract --format=directory --arch=arm64 --skip=
 	--include="$(echo $packages | tr ' ' ',')" \
 	trixie "$root"
 
-# Users and groups; awk, which is an alternative; and folders that no package has. mmdebstrap runs no hook if it only unpacks.
+# Adds users and groups, awk, which is an alternative, and folders of no package. mmdebstrap runs no hook if it only unpacks.
 cp "$root/usr/share/base-passwd/passwd.master" "$root/etc/passwd"
 cp "$root/usr/share/base-passwd/group.master" "$root/etc/group"
 ln -s gawk "$root/usr/bin/awk"

@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 #
 # The recipe of the debug kernel: Linux from Debian's source package, built by clang with the configuration beside this file.
-# Runs in the toolroot. The cache key is a hash of this file, of the configuration and of what is built with.
+# Runs in the toolroot. The cache key is a hash of this file, of the configuration and of the packages that it is built with.
 #
 # usage: build.sh DIR RELEASE JOBS
 #
-# Makes DIR/RELEASE, a build directory for modules, with the kernel as vmlinuz. make knows it by that very path.
+# Makes DIR/RELEASE, a build directory for modules, with the kernel as vmlinuz. make works only at this path.
 set -eu
 folder=$1 release=$2 jobs=$3
 config=$(dirname "$(readlink -f "$0")")/config
@@ -38,7 +38,7 @@ build -j"$jobs" bzImage modules
 build -s INSTALL_MOD_PATH=. modules_install
 cp arch/x86/boot/bzImage vmlinuz
 
-# What no module is built with goes.
+# Removes all files that builds of modules do not need.
 rm -rf vmlinux* .tmp_vmlinux* arch/x86/boot
 find . -path ./scripts -prune -o -path ./tools/objtool -prune -o -path ./lib/modules -prune -o \
 	-type f ! -name efa.ko \( -name '*.[coSa]' -o -name '*.ko' -o -name '*.cmd' -o -name '*.mod*' -o -name '*.rs' \) -exec rm {} +

@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 #
-# The recipe of a clean Debian 13 on which the emulator's package is installed: what mmdebstrap makes of a required Debian with apt,
-# which knows of backports. What apt is to install on it is downloaded already. ca-certificates is there, since the host's certificates
-# are mounted where its installation would write.
+# The recipe of a clean Debian 13 on which the emulator's package is installed: the required packages, and apt with backports in its
+# sources. The packages to install on it are downloaded already. ca-certificates is installed here, as the host's certificates are
+# mounted later where its installation would write.
 #
 # usage: host.sh DIR PACKAGE...      makes DIR; PACKAGEs are downloaded
 set -eu

@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 #
-# The recipe of a small cloud image, for tests of the emulator's package: a Debian 13 with cloud-init, an ssh server, rdma-core,
-# perftest, the toolroot's kernel and Linux's own EFA driver, as a disk that boots by itself. Debian's own image can't be had
-# everywhere, and its kernel has no EFA driver.
+# The recipe of a small cloud image for tests of the emulator's package: a Debian 13 on a bootable disk. It has cloud-init, an ssh
+# server, rdma-core, perftest, the toolroot's kernel and Linux's own EFA driver. Debian's own image is not available everywhere,
+# and its kernel has no EFA driver.
 #
 # Runs as root of its own namespaces, without any loop device.
 #
@@ -14,7 +14,7 @@ release=$2
 module=$3
 export release module
 
-# The kernel, and what a machine needs to boot from a disk of its own; see tools/machine/root.sh for the rest.
+# Installs the kernel, and sets up the boot from a disk; see tools/machine/root.sh for the rest.
 kernel='
 set -eu
 cp "/usr/lib/modules/$release/vmlinuz.unsigned" "$1/boot/vmlinuz"
@@ -50,7 +50,7 @@ mmdebstrap --mode=root --variant=apt --format=directory \
 	--customize-hook="$kernel" \
 	trixie "$work/root"
 
-# The boot loader and what it loads are on a partition of their own, which syslinux can write to without mounting it.
+# The boot loader and the files that it loads have a partition of their own, which syslinux can write without mounting it.
 mkdir "$work/boot"
 mv "$work/root/boot/vmlinuz" "$work/root/boot/initrd.img" "$work/boot/"
 cat >"$work/boot/syslinux.cfg" <<EOF
@@ -68,7 +68,7 @@ syslinux --install "$work/boot.img"
 truncate -s 3G "$work/root.img"
 mkfs.ext4 -q -F -L root -d "$work/root" "$work/root.img"
 
-# Each begins at a whole megabyte.
+# Each partition begins at a whole megabyte.
 truncate -s 3200M "$work/disk.img"
 printf '2048,120M,c,*\n,3G,L\n' | sfdisk --quiet "$work/disk.img"
 dd if=/usr/lib/syslinux/mbr/mbr.bin of="$work/disk.img" bs=440 count=1 conv=notrunc status=none

@@ -1,11 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 #
-# The recipe of a machine: a Debian 13 with systemd, a kernel of backports that is of the floor in tools/series, its headers,
-# and nothing else that the driver needs. The packages that the tests install on it are downloaded already: its guests have no
-# network.
+# The recipe of a machine: a Debian 13 with systemd, a kernel of backports of the floor in tools/series, its headers, and no
+# other dependency of the driver. The packages that the tests install are downloaded already, as its guests have no network.
 #
-# usage: root.sh DIR "PACKAGE..." ARCHITECTURE     makes DIR; PACKAGEs are what apt is to have at hand besides kernels
+# usage: root.sh DIR "PACKAGE..." ARCHITECTURE     makes DIR; PACKAGEs are downloaded besides kernels
 set -eu
 root=$1
 wanted=$2
@@ -14,11 +13,11 @@ tools=$(dirname "$(dirname "$(readlink -f "$0")")")
 floor=$(sed -n 's/^\([0-9][^ ]*\) .*/\1/p' "$tools/series" | head -n 1)
 export tools floor architecture
 
-# The kernel of the floor, with its source: packages as apt-get takes them.
+# The kernel of the floor, with its source: packages as arguments of apt-get.
 choose='chroot "$1" sh -s "$floor" "image headers" "cloud-$architecture" <"$tools/choose-kernel" >"$1/kernel-packages"'
 
-# Of the other kernels, old is the newest below the floor that Debian has with headers: of backports as long as they have one,
-# else Debian 13's own. backports is the one that users get from there.
+# The other kernels: old is the newest below the floor for which Debian has headers, from backports as long as they have one,
+# else Debian 13's own. backports is the kernel that users get from backports.
 machine='
 set -eu
 export DEBIAN_FRONTEND=noninteractive
@@ -42,8 +41,8 @@ source=linux-source-$(echo "$backports" | cut -d . -f 1-2)
 version=$(apt-cache madison "linux-headers-$backports" | cut -d "|" -f 2 | tr -d " " | head -n 1)
 install initramfs-tools "linux-image-$of_floor/trixie-backports" "linux-headers-$of_floor/trixie-backports"
 install --download-only WANTED $(grep -o "linux-source-[^ ]*" /kernel-packages)
-# For as long as Debian has not signed it, the newest source is of another version than the kernel of backports. Then a user is
-# told so, and the tests fail.
+# Until Debian has signed the newest kernel, its source has another version than the kernel of backports. Users then get a
+# message, and the tests fail.
 install --download-only "$source=$version" || :
 install --download-only "linux-image-$old" "linux-headers-$old"
 install --download-only linux-image-cloud-ARCHITECTURE/trixie-backports linux-headers-cloud-ARCHITECTURE/trixie-backports
@@ -59,7 +58,7 @@ rm -f /etc/resolv.conf
 touch /etc/resolv.conf
 '
 
-# How to reach the mirror, the toolroot knows from the host.
+# The toolroot has the host's settings for access to the mirror.
 settings=$(mktemp)
 grep -h '^Acquire' /etc/apt/apt.conf.d/* >"$settings" || :
 
