@@ -42,8 +42,8 @@ pub(super) fn speed(efa: &Efa<'_>) -> u64 {
     u64::from(efa.attributes().device.max_link_speed_gbps) * 10
 }
 
-/// Returns the InfiniBand width and speed of a link of `gbps` Gbit/s, or of the next slower link.
-/// The choice is that of Linux's C driver.
+/// Returns the InfiniBand width and speed of a link of `gbps` Gbit/s, or of the next slower link:
+/// at least 25 Gbit/s. The choice is that of Linux's C driver.
 fn lanes(gbps: u16) -> (PortWidth, PortSpeed) {
     match gbps {
         1600.. => (PortWidth::X8, PortSpeed::Xdr),
