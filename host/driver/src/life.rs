@@ -57,7 +57,7 @@ enum Honesty {
     Fails,
     /// In addition, its DMA writes may contain arbitrary data.
     Lies,
-    /// It continues DMA after its death. Such a device does not lie, and is not bound again (H-2).
+    /// It continues DMA after its death, also when it is bound again. Such a device does not lie.
     WritesOn,
 }
 
@@ -246,7 +246,7 @@ impl Life {
                     let _ = device.storm_of_completion_events(Some(eqn), cqn, count);
                 });
             }
-            22 if !writes_on => {
+            22 => {
                 if is_bound {
                     rig.remove_unless_known();
                 }
@@ -375,7 +375,7 @@ fn send<F: Fn(*mut ib_core::ffi::ib_device) -> kernel::error::Result<Objects>>(
         });
         sim::sleep(rng.below(SECOND / 1000));
     }
-    // Requests that have not completed are in use. Some may never complete (D-1, D-2).
+    // Requests that have not completed are in use.
     std::mem::forget(requests);
 }
 
