@@ -267,8 +267,8 @@ fn fabric(text: &str) -> Result<Settings, String> {
     let named = parts.next_if(|part| !part.contains('='));
     let named = named.map(|name| {
         let unknown = || {
-            let known = Settings::NAMES.join(" and ");
-            format!("`{name}` is neither of the form NAME=VALUE nor a network: those are {known}")
+            let known = Settings::NAMES.join(" or ");
+            format!("`{name}` is neither of the form NAME=VALUE nor the name of a network, expected {known}")
         };
         Settings::named(name).ok_or_else(unknown)
     });
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_say_what_is_wrong() {
+    fn errors_name_the_cause() {
         for (spec, part) in [
             ("", "`` is not of the form KEY=VALUE"),
             ("profile=efa1", "socket=PATH is missing"),
@@ -504,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn options_of_an_instance_are_of_all_its_devices() {
+    fn options_of_an_instance_apply_to_all_its_devices() {
         let options = "socket=a,profile=efa3,msix=2,number=7,keep_alive_ms=0,rdma_read=false";
         let configs = configs(&format!("p4d.24xlarge,{options}"));
         assert_eq!(configs.len(), 4);
@@ -531,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_in_an_instance_say_what_is_wrong() {
+    fn errors_in_an_instance_name_the_cause() {
         for (spec, part) in [
             ("", "no such instance: ``, expected one of c5n.18xlarge, "),
             (
@@ -590,13 +590,13 @@ mod tests {
         for (text, part) in [
             (
                 "loss",
-                "`loss` is neither of the form NAME=VALUE nor a network",
+                "`loss` is neither of the form NAME=VALUE nor the name of a network",
             ),
-            ("real", "those are ideal and realistic"),
+            ("real", "expected ideal or realistic"),
             ("loss=0,ideal", "`ideal` is not of the form NAME=VALUE"),
             ("loss=2", "loss must be between 0 and 1"),
             ("lose=1", "unknown field `lose`"),
-            ("paths=0", "paths is 0, but there can be 1 to 256"),
+            ("paths=0", "paths is 0, but must be between 1 and 256"),
             ("paths=1,path=[{},{}]", "settings for 2 paths, but only 1"),
             ("delay_us=-1", "delay_us must be between 0 and"),
             ("link_gbps=1e9", "link_gbps must be 0 or between"),

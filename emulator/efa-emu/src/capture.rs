@@ -67,10 +67,10 @@ pub(crate) struct Capture {
 
 /// A captured packet or event, and its time.
 #[derive(Debug)]
-struct Item(Duration, What);
+struct Item(Duration, Content);
 
 #[derive(Debug)]
-enum What {
+enum Content {
     /// Whether the packet has left the device or arrived there, and its record.
     Packet(bool, Record),
     Event(TraceEvent),
@@ -123,7 +123,7 @@ impl Capture {
         self.outbox.finish(most);
     }
 
-    fn push(&self, device: usize, bytes: usize, what: impl FnOnce() -> What) {
+    fn push(&self, device: usize, bytes: usize, what: impl FnOnce() -> Content) {
         let now = self.start.elapsed();
         self.outbox.push(device, bytes, || Item(now, what()));
     }
@@ -137,7 +137,7 @@ impl Tap for Capture {
 
     fn show(&self, port: PortId, has_left: bool, record: Record) {
         self.push(port.0, record.bytes.len(), || {
-            What::Packet(has_left, record)
+            Content::Packet(has_left, record)
         });
     }
 }
@@ -153,7 +153,7 @@ impl Observer for OneDevice {
     fn note(&mut self, now: Duration, event: &TraceEvent) {
         self.other.note(now, event);
         self.capture.push(self.device, event.heap_size(), || {
-            What::Event(event.clone())
+            Content::Event(event.clone())
         });
     }
 
@@ -231,11 +231,11 @@ impl Writer {
     }
 
     /// Encodes a captured packet or event as a block.
-    fn packet(&mut self, device: usize, at: Duration, what: &What) -> io::Result<()> {
+    fn packet(&mut self, device: usize, at: Duration, what: &Content) -> io::Result<()> {
         let (record, direction) = match what {
-            What::Packet(true, record) => (Cow::Borrowed(record), Some(2)),
-            What::Packet(false, record) => (Cow::Borrowed(record), Some(1)),
-            What::Event(event) => (Cow::Owned(record(event, self.snap)), None),
+            Content::Packet(true, record) => (Cow::Borrowed(record), Some(2)),
+            Content::Packet(false, record) => (Cow::Borrowed(record), Some(1)),
+            Content::Event(event) => (Cow::Owned(record(event, self.snap)), None),
         };
         let options = direction.map(EnhancedPacketOption::Flags);
         let block = EnhancedPacketBlock {
@@ -311,13 +311,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_lost_is_told() {
+    fn lost_records_are_counted() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("capture");
         let mut writer = Writer::new(&["a".into(), "b".into()], 64, SystemTime::now()).unwrap();
         let mut output = Output::open(&path, CHUNK).unwrap();
         output.put(&writer.take()).unwrap();
-        let event = || Item(Duration::from_secs(1), What::Event(TraceEvent::ResetEnd));
+        let event = || Item(Duration::from_secs(1), Content::Event(TraceEvent::ResetEnd));
         for lost in [vec![(1, 3)], vec![], vec![(1, 4)]] {
             let items = vec![(1, event())];
             writer.write(&Batch { items, lost }, &mut output).unwrap();

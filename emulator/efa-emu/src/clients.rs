@@ -16,7 +16,7 @@ use parking_lot::{Condvar, Mutex};
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Time for a disconnected client to free its place. Its thread only has to notice the shutdown.
-const LEAVING: Duration = Duration::from_secs(1);
+const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Limit on the number of clients, and the handling of one more.
 #[derive(Debug)]
@@ -81,7 +81,9 @@ impl<S> Places<S> {
             longest.phase = Phase::Disconnected;
             disconnect(&longest.stream);
             let is_full = |state: &mut State<S>| state.clients.len() >= self.limit.most;
-            let waited = self.left.wait_while_for(&mut state, is_full, LEAVING);
+            let waited = self
+                .left
+                .wait_while_for(&mut state, is_full, DISCONNECT_TIMEOUT);
             if waited.timed_out() {
                 return None;
             }
@@ -148,7 +150,7 @@ pub(crate) fn serve_all<S: Send + Sync + 'static>(
             Ok(stream) => Arc::new(stream),
             Err(error) => {
                 if !failing {
-                    tracing::warn!(%error, name, "no connection can be accepted, until that has passed");
+                    tracing::warn!(%error, name, "accept() failed; retrying");
                 }
                 failing = true;
                 thread::sleep(PAUSE);
@@ -160,7 +162,7 @@ pub(crate) fn serve_all<S: Send + Sync + 'static>(
             tracing::warn!(
                 name,
                 most,
-                "a connection is refused, as there are too many: close one"
+                "connection refused: too many clients; close one"
             );
             continue;
         };
@@ -173,7 +175,7 @@ pub(crate) fn serve_all<S: Send + Sync + 'static>(
             drop(place);
         });
         if let Err(error) = started {
-            tracing::warn!(%error, name, "a connection is refused, as no thread can be started");
+            tracing::warn!(%error, name, "connection refused: cannot start a thread");
             thread::sleep(PAUSE);
         }
     }
@@ -288,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn one_too_many_is_disconnected_until_somebody_leaves() {
+    fn clients_above_the_limit_are_disconnected() {
         let server = Server::start(None);
         let (mut a, mut b, mut c) = (server.connect(), server.connect(), server.connect());
         assert!(is_served(&mut a) && is_served(&mut b));
@@ -299,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn one_too_many_has_the_place_of_who_was_idle_longest() {
+    fn a_new_client_replaces_the_longest_idle_one() {
         let server = Server::start(Some(end));
         let (mut a, mut b) = (server.connect(), server.connect());
         assert!(is_served(&mut b) && is_served(&mut a));
@@ -313,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_disconnected_who_is_being_served() {
+    fn clients_with_a_request_in_progress_stay_connected() {
         let server = Server::start(Some(end));
         let closed = server.gate.lock();
         let (mut a, mut b) = (server.connect(), server.connect());
@@ -326,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_read_replies_has_no_place_for_long() {
+    fn clients_that_do_not_read_replies_are_disconnected() {
         let server = Server::start(Some(end));
         let (mut a, mut b) = (server.connect(), server.connect());
         assert!(ask(&mut a, LONG_REPLY) && ask(&mut b, LONG_REPLY));

@@ -48,7 +48,7 @@ pub(crate) fn files(limit: usize, args: &Args) -> Result<usize, String> {
         // A link has one descriptor for reads and another for writes.
         (args.listen.is_some(), 1 + 2 * peers::MAX_CONNECTIONS),
     ];
-    let clients = clients.iter().filter(|(is_there, _)| *is_there);
+    let clients = clients.iter().filter(|(is_enabled, _)| *is_enabled);
     let clients = clients.map(|(_, most)| most).sum::<usize>() + 2 * args.join.len();
     let devices = specs.iter().enumerate();
     let devices = devices.map(|(index, spec)| descriptors(spec.config(index).vectors));
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn too_few_are_said_to_be() {
+    fn too_few_descriptors_are_an_error() {
         let why = files_of(1024, &["--instance", "p5.48xlarge,socket=a"]).unwrap_err();
         let needed = OWN + 32 * (descriptors(33) + FEWEST);
         assert!(

@@ -19,7 +19,7 @@ const NAME: &str = "efa-emu";
 
 /// Sections of the manual page that the command line's definition lacks.
 const MORE: &str = r#".SH EXIT STATUS
-0 after SIGTERM or SIGINT. 1 if it can't do its work any more: the standard error has the reason. 2 if the command line is wrong.
+0 after SIGTERM or SIGINT. 1 after an error, with the reason on the standard error. 2 if the command line is wrong.
 \fBctl\fR ends with 1 if a reply is an error.
 .SH EXAMPLES
 A device, and the options of QEMU that attach it to a guest:
@@ -37,7 +37,7 @@ efa\-emu ctl /tmp/efa.control '{"command":"state"}'
 .BR efa\-emu\-schema (1),
 .BR qemu\-system\-x86_64 (1)
 .PP
-Documentation/emulator.md of the source has all that devices can do, and emulator\-control.md beside it all control commands; Debian's
+Documentation/emulator.md of the source describes the devices, and emulator\-control.md beside it the control commands; Debian's
 package has them in /usr/share/doc/efa\-emu.
 "#;
 
@@ -90,7 +90,7 @@ mod tests {
                 assert!(text.contains(&name), "{name}");
             }
         }
-        assert!(!text.contains("help(1)"), "there is no such page");
+        assert!(!text.contains("help(1)"), "this page does not exist");
         for command in Args::command().get_subcommands() {
             let name = format!("{NAME}-{}.1", command.get_name());
             assert_eq!(

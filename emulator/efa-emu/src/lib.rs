@@ -56,7 +56,7 @@ use sandbox::Needs;
 use trace::Trace;
 
 /// Time that the program waits at its end for readers of the trace and of the capture.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Limit on threads that move packets. More of them would only wait for each other.
 const MAX_THREADS: usize = 8;
@@ -85,7 +85,7 @@ fn ctl(socket: &Path, commands: &[String]) -> Result<ExitCode, String> {
         Ok(true) => Ok(ExitCode::SUCCESS),
         Ok(false) => Ok(ExitCode::FAILURE),
         Err(error) => Err(format!(
-            "cannot talk to {} ({error}): name the socket that a running efa-emu has as --control, and run this as a user who may write to it",
+            "cannot use the control socket {} ({error}): name a --control socket of a running efa-emu, and run this as a user with write access to it",
             socket.display()
         )),
     }
@@ -115,12 +115,12 @@ fn list_profiles() -> Result<ExitCode, String> {
             Profile::Efa0 => {
                 "messages only: no RDMA, event queues, network statistics or checksums"
             }
-            Profile::Efa1 => "and RDMA read and event queues",
+            Profile::Efa1 => "adds RDMA read and event queues",
             Profile::Efa2 => {
-                "and RDMA write, network statistics, checksums and kernel verbs (the default)"
+                "adds RDMA write, network statistics, checksums and kernel verbs (the default)"
             }
-            Profile::Efa3 => "and 128-byte send work requests and a faster link",
-            Profile::Efa4 => "and 128-byte admin commands with checksums and a faster link",
+            Profile::Efa3 => "adds 128-byte send work requests and a faster link",
+            Profile::Efa4 => "adds 128-byte admin commands with checksums and a faster link",
         };
         println!(
             "{:x}  {:04x}:{0:x}  {what}",
@@ -161,7 +161,9 @@ fn emulate(args: &Args) -> Result<ExitCode, String> {
     let start = Instant::now();
     let seed = args.seed.unwrap_or_else(any_seed);
     if !args.fabric.is_ideal() {
-        eprintln!("efa-emu: the network's losses and delays are those of --seed {seed}");
+        eprintln!(
+            "efa-emu: losses and delays of the network are random; reproduce them with --seed {seed}"
+        );
     }
     let runtime = Arc::new(Runtime::new(args.fabric.clone(), seed, start));
     let specs = args.devices();
@@ -302,9 +304,9 @@ impl Observers {
 
     /// Has all pending output written, unless that takes too long.
     fn finish(&self) {
-        self.trace.finish(LAST_WORDS);
+        self.trace.finish(FINISH_TIMEOUT);
         if let Some(capture) = &self.capture {
-            capture.finish(LAST_WORDS);
+            capture.finish(FINISH_TIMEOUT);
         }
     }
 }
@@ -323,7 +325,7 @@ fn emulator(
             .add(spec.socket.clone(), spec.config(index), spec.missing_bar)
             .map_err(|error| {
                 format!(
-                    "cannot make the device of {}: {error}",
+                    "cannot create the device of {}: {error}",
                     spec.socket.display()
                 )
             })?;
@@ -355,7 +357,7 @@ impl Sockets {
         for socket in &self.0 {
             if let Err(error) = socket.remove() {
                 let path = socket.path().display();
-                tracing::warn!(%error, %path, "a socket stays behind");
+                tracing::warn!(%error, %path, "cannot remove a socket");
             }
         }
     }
@@ -381,7 +383,7 @@ fn exit_on_panic(sockets: Arc<Sockets>, observers: Observers) {
     panic::set_hook(Box::new(move |panic| {
         print(panic);
         let why =
-            "this is a bug of the emulator, which ends here: please report it with the lines above";
+            "this is a bug of the emulator, which exits now: please report it with the lines above";
         sockets.fail(why, &observers);
     }));
 }

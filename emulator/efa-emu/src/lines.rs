@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_line_costs_only_itself() {
+    fn lines_after_a_long_line_are_read() {
         for buffer in [1, 3, 100] {
             assert_eq!(
                 all(b"12345\n123456\nlast\n", 5, buffer),

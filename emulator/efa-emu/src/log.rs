@@ -84,7 +84,10 @@ where
             Some(0) => self.format.format_event(context, writer, event),
             Some(count) => {
                 self.format.format_event(context, writer.by_ref(), event)?;
-                writeln!(writer, "    {count} more like this before it are left out")
+                writeln!(
+                    writer,
+                    "    {count} similar messages before it were omitted"
+                )
             }
             None => Ok(()),
         }
@@ -181,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_can_fill_it() {
+    fn lines_of_a_call_site_are_limited() {
         let count = |log: &str, text: &str| log.lines().filter(|line| line.contains(text)).count();
         let log = logged(0);
         // If the host stalls for long, some more lines are allowed.

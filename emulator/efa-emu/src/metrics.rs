@@ -119,7 +119,7 @@ const STATISTICS: [Count<Counters>; 23] = [
     ),
     (
         "rdma_read_response",
-        "What peers have read",
+        "Payload that peers have read by RDMA",
         Some(Unit::Bytes),
         |c| c.read_resp_bytes,
     ),
@@ -137,16 +137,19 @@ const STATISTICS: [Count<Counters>; 23] = [
     ),
     (
         "rdma_write_receive",
-        "What peers have written",
+        "Payload that peers have written by RDMA",
         Some(Unit::Bytes),
         |c| c.write_recv_bytes,
     ),
-    ("retransmitted_packets", "Packets sent again", None, |c| {
-        c.retrans_pkts
-    }),
+    (
+        "retransmitted_packets",
+        "Retransmitted packets",
+        None,
+        |c| c.retrans_pkts,
+    ),
     (
         "retransmitted",
-        "Payload sent again",
+        "Payload of retransmitted packets",
         Some(Unit::Bytes),
         |c| c.retrans_bytes,
     ),
@@ -164,17 +167,17 @@ const STATISTICS: [Count<Counters>; 23] = [
     ),
     (
         "impaired_remote_connections",
-        "Paths that were given up",
+        "Paths that became avoided after repeated losses",
         None,
         |c| c.impaired_remote_conn_events,
     ),
 ];
 
 /// Further counters of a device.
-const EVER: [Count<State>; 11] = [
+const COUNTERS: [Count<State>; 11] = [
     (
         "protocol_errors",
-        "What a correct driver never does",
+        "Protocol violations by the driver",
         None,
         |s| s.protocol_errors,
     ),
@@ -190,15 +193,12 @@ const EVER: [Count<State>; 11] = [
         None,
         |s| s.program_errors.regions_in_use,
     ),
-    (
-        "duplicate_ids",
-        "Ids of work requests that another one had",
-        None,
-        |s| s.program_errors.duplicate_ids,
-    ),
+    ("duplicate_ids", "Duplicate work request ids", None, |s| {
+        s.program_errors.duplicate_ids
+    }),
     (
         "malformed_work_requests",
-        "Work requests that are none",
+        "Malformed work requests",
         None,
         |s| s.program_errors.malformed_requests,
     ),
@@ -210,13 +210,11 @@ const EVER: [Count<State>; 11] = [
     }),
     (
         "stale_doorbells",
-        "Doorbells of queues that a reset had ended",
+        "Doorbells of queues that a reset had destroyed",
         None,
         |s| s.stale_doorbells,
     ),
-    ("fault_hits", "How often a rule for faults hit", None, |s| {
-        s.faults_hit
-    }),
+    ("fault_hits", "Hits of fault rules", None, |s| s.faults_hit),
     ("fast_registrations", "Fast registrations", None, |s| {
         s.fast_regs
     }),
@@ -226,16 +224,16 @@ const EVER: [Count<State>; 11] = [
 ];
 
 /// Gauges of a device.
-const NOW: [Count<State>; 5] = [
+const GAUGES: [Count<State>; 5] = [
     (
         "device_ready",
-        "Whether the device says that it is ready",
+        "Whether the device reports that it is ready",
         None,
         |s| s.ready.into(),
     ),
     (
         "device_plugged",
-        "Whether the device is in its slot",
+        "Whether the device is plugged into its slot",
         None,
         |s| s.plugged.into(),
     ),
@@ -244,16 +242,13 @@ const NOW: [Count<State>; 5] = [
     }),
     (
         "admin_commands_in_flight",
-        "Admin commands that are being executed",
+        "Admin commands in flight",
         None,
         |s| gauge(s.admin.in_flight),
     ),
-    (
-        "fault_rules",
-        "Rules for faults that there are",
-        None,
-        |s| gauge(s.faults),
-    ),
+    ("fault_rules", "Number of fault rules", None, |s| {
+        gauge(s.faults)
+    }),
 ];
 
 /// Function that reads the number of objects of a kind.
@@ -274,11 +269,16 @@ const OBJECTS: [(&str, Present); 9] = [
 
 /// Counters of a path.
 const PATHS: [Count<PathCounters>; 3] = [
-    ("path_packets", "Packets that it was given", None, |p| {
+    ("path_packets", "Packets sent on the path", None, |p| {
         p.packets
     }),
-    ("path", "Their payload", Some(Unit::Bytes), |p| p.bytes),
-    ("path_lost_packets", "How many of them it lost", None, |p| {
+    (
+        "path",
+        "Payload of the packets sent on the path",
+        Some(Unit::Bytes),
+        |p| p.bytes,
+    ),
+    ("path_lost_packets", "Packets lost on the path", None, |p| {
         p.lost
     }),
 ];
@@ -299,7 +299,7 @@ impl Collector for Scrape {
             encoder,
             GAUGE,
             "build_info",
-            "The program",
+            "Version of the program",
             [(vec![version], 1)],
         )?;
         let info = self.devices().map(|(index, device)| {
@@ -307,15 +307,21 @@ impl Collector for Scrape {
             let socket = ("socket", device.socket.display().to_string());
             (vec![device_label(index), ("profile", id), socket], 1)
         });
-        one(encoder, GAUGE, "device_info", "The device", info)?;
+        one(
+            encoder,
+            GAUGE,
+            "device_info",
+            "Profile and socket of the device",
+            info,
+        )?;
 
         for count in STATISTICS {
             self.of_devices(encoder, COUNTER, count, |device| &device.counters)?;
         }
-        for count in EVER {
+        for count in COUNTERS {
             self.of_devices(encoder, COUNTER, count, |device| &device.state)?;
         }
-        for count in NOW {
+        for count in GAUGES {
             self.of_devices(encoder, GAUGE, count, |device| &device.state)?;
         }
         let objects = self.devices().flat_map(|(index, device)| {
@@ -324,22 +330,22 @@ impl Collector for Scrape {
                 (labels, gauge(count(&device.state.resources)))
             })
         });
-        one(encoder, GAUGE, "objects", "Objects that there are", objects)?;
+        one(encoder, GAUGE, "objects", "Number of objects", objects)?;
 
         let completed = self
             .commands()
             .map(|(labels, commands)| (labels, commands.times.count()));
-        let help = "Admin commands that were completed";
+        let help = "Completed admin commands";
         one(encoder, COUNTER, "admin_commands", help, completed)?;
         let failed = self
             .commands()
             .map(|(labels, commands)| (labels, commands.failed));
-        let help = "Admin commands that were completed with another status than success";
+        let help = "Admin commands that completed with an error status";
         one(encoder, COUNTER, "admin_command_failures", help, failed)?;
         let times = self
             .commands()
             .map(|(labels, commands)| (labels, &commands.times));
-        let help = "Admin commands, from the doorbell to the completion";
+        let help = "Duration of admin commands, from the doorbell to the completion";
         durations(encoder, "admin_command_duration", help, times)?;
         let requests = self.devices().flat_map(|(index, device)| {
             device.times.requests().map(move |(name, times)| {
@@ -347,7 +353,7 @@ impl Collector for Scrape {
                 (labels, times)
             })
         });
-        let help = "Work requests that succeeded, from the doorbell to the completion";
+        let help = "Duration of successful work requests, from the doorbell to the completion";
         durations(encoder, "work_request_duration", help, requests)?;
 
         for (name, help, unit, value) in PATHS {
@@ -356,10 +362,10 @@ impl Collector for Scrape {
                 paths.map(|(number, path)| (vec![("path", number.to_string())], value(path)));
             several(encoder, COUNTER, (name, help, unit), paths)?;
         }
-        let help = "Packets that were lost as there was no room for them where they arrived";
+        let help = "Packets dropped for lack of room at the receiver";
         let lost = [(vec![], gauge(self.overflows))];
         one(encoder, COUNTER, "overflowed_packets", help, lost)?;
-        let help = "Devices of other programs";
+        let help = "Devices of other emulators on the network";
         let remote = [(vec![], gauge(self.remote_devices))];
         one(encoder, GAUGE, "remote_devices", help, remote)
     }
@@ -419,15 +425,15 @@ fn several(
     let mut family = encoder.encode_descriptor(name, help, unit.as_ref(), kind)?;
     for (labels, value) in samples {
         if labels.is_empty() {
-            tell(&mut family, kind, value)?;
+            encode_value(&mut family, kind, value)?;
         } else {
-            tell(&mut family.encode_family(&labels)?, kind, value)?;
+            encode_value(&mut family.encode_family(&labels)?, kind, value)?;
         }
     }
     Ok(())
 }
 
-fn tell(sample: &mut MetricEncoder<'_>, kind: MetricType, value: u64) -> fmt::Result {
+fn encode_value(sample: &mut MetricEncoder<'_>, kind: MetricType, value: u64) -> fmt::Result {
     match kind {
         MetricType::Counter => sample.encode_counter::<NoLabelSet, _, u64>(&value, None),
         _ => sample.encode_gauge(&value),

@@ -127,7 +127,7 @@ impl<T> Outbox<T> {
         let mut spare = Vec::new();
         while let Some(mut batch) = self.take(spare) {
             if let Err(error) = write(&batch) {
-                tracing::error!(%error, "the {what} can't be written and ends here: restart the program with another file");
+                tracing::error!(%error, "cannot write the {what}, which ends here: restart the program with another file");
                 break;
             }
             batch.items.clear();
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_finds_no_room_is_counted_where_it_is_missing() {
+    fn dropped_items_are_counted_in_their_batch() {
         let outbox = Outbox::new(2);
         let most = WAITING_BYTES / 2 / (1024 + size_of::<(usize, usize)>());
         for number in 0..most + 5 {
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_waits_for_what_is_here_but_not_for_ever() {
+    fn finish_waits_for_pending_items_with_a_timeout() {
         let outbox = Arc::new(Outbox::new(1));
         outbox.push(0, 0, || 1);
         // No thread writes.
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_ends_it() {
+    fn an_error_ends_the_output() {
         let outbox = Outbox::new(1);
         outbox.push(0, 0, || 1);
         outbox.work("test", |_| Err(io::ErrorKind::BrokenPipe.into()));

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_else_may_read_it_or_choose_where_it_is() {
+    fn files_are_private_and_links_are_not_followed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         drop(Output::open(&path, 100).unwrap());

@@ -101,7 +101,7 @@ impl Peers {
         serve_all(
             limit,
             || Ok(listener.accept()?.0),
-            move |stream, place| report(&peers.talk(stream, Some(place))),
+            move |stream, place| report(&peers.run_link(stream, Some(place))),
         )
     }
 
@@ -109,15 +109,15 @@ impl Peers {
     pub(crate) fn join(&self, target: &str, addresses: &[SocketAddr]) -> ! {
         loop {
             match TcpStream::connect(addresses) {
-                Ok(stream) => report(&self.talk(&stream, None)),
-                Err(error) => tracing::info!(%error, %target, "cannot join"),
+                Ok(stream) => report(&self.run_link(&stream, None)),
+                Err(error) => tracing::info!(%error, %target, "cannot join; retrying"),
             }
             thread::sleep(RETRY);
         }
     }
 
     /// Exchanges packets with an emulator until one end closes the link. A joined emulator keeps its place, even without traffic.
-    fn talk(&self, stream: &TcpStream, place: Option<&Place<TcpStream>>) -> io::Result<()> {
+    fn run_link(&self, stream: &TcpStream, place: Option<&Place<TcpStream>>) -> io::Result<()> {
         stream.set_nodelay(true)?;
         stream.set_write_timeout(Some(SILENCE))?;
         let mut writer = BufWriter::new(stream.try_clone()?);
@@ -196,7 +196,7 @@ pub fn greet(
     };
     if version != VERSION {
         return Err(io::Error::other(format!(
-            "the other emulator speaks version {version}, this one {VERSION}: use the same build"
+            "the other emulator has protocol version {version}, this one {VERSION}: use the same build"
         )));
     }
     Ok(Some((program, devices)))
@@ -262,7 +262,7 @@ fn read<T: DeserializeOwned>(reader: &mut impl Read) -> io::Result<Option<T>> {
     let length = u32::from_le_bytes(length) as usize;
     if length > MAX_MESSAGE {
         return Err(io::Error::other(format!(
-            "a message of {length} bytes is longer than any can be"
+            "a message of {length} bytes exceeds the limit of {MAX_MESSAGE}"
         )));
     }
     let mut bytes = vec![0; length];

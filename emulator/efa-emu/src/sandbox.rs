@@ -91,7 +91,7 @@ impl Applied {
 const REQUIRED: ABI = ABI::V4;
 
 /// Landlock version that is used if available: ioctl of device files, signals and abstract sockets of other programs.
-const WANTED: ABI = ABI::V6;
+const PREFERRED: ABI = ABI::V6;
 
 /// Confines this thread, and those that it starts from now on. Logs what was applied, at level WARN if that is less than
 /// [`Mode::On`] requires, otherwise at level INFO.
@@ -105,7 +105,7 @@ pub(crate) fn enter(mode: Mode, needs: &Needs) -> Result<(), String> {
     }
     let is_needed = mode == Mode::On;
     let failed = |what, error: &dyn fmt::Display| {
-        let message = format!("cannot be sandboxed by {what}: {error}");
+        let message = format!("cannot apply {what}: {error}");
         if is_needed {
             return Err(format!("{message}; use --sandbox=auto to run without it"));
         }
@@ -140,7 +140,7 @@ impl fmt::Display for Applied {
         let landlock = match self.landlock {
             Landlock::Whole => "files, ports and signals by Landlock",
             Landlock::Required => "files and ports by Landlock",
-            Landlock::Part => "what this kernel's Landlock can",
+            Landlock::Part => "some rules by Landlock",
             Landlock::None => "nothing by Landlock",
         };
         let seccomp = match self.seccomp {
@@ -162,8 +162,8 @@ fn restrict_files(is_needed: bool, needs: &Needs) -> Result<Landlock, landlock::
         .handle_access(AccessFs::from_all(REQUIRED))?
         .handle_access(AccessNet::from_all(REQUIRED))?
         .set_compatibility(CompatLevel::BestEffort)
-        .handle_access(AccessFs::from_all(WANTED))?
-        .scope(Scope::from_all(WANTED))?
+        .handle_access(AccessFs::from_all(PREFERRED))?
+        .scope(Scope::from_all(PREFERRED))?
         .create()?;
     // For the backtrace of a panic.
     for own in ["/proc/self/exe", "/proc/self/maps"] {
@@ -444,8 +444,8 @@ mod tests {
     use crate::log;
 
     /// Variables of a child process: its attempt and its argument. The tests themselves could not leave the sandbox again.
-    const WHAT: &str = "EFA_EMU_TEST_TRIES";
-    const WITH: &str = "EFA_EMU_TEST_WITH";
+    const ATTEMPT: &str = "EFA_EMU_TEST_TRIES";
+    const ARGUMENT: &str = "EFA_EMU_TEST_WITH";
     const MODE: &str = "EFA_EMU_TEST_MODE";
     const PORT: &str = "EFA_EMU_TEST_PORT";
     /// Folder of its sockets.
@@ -467,10 +467,10 @@ mod tests {
     #[test]
     #[ignore = "is started by other tests"]
     fn attempt() {
-        let Ok(what) = env::var(WHAT) else {
+        let Ok(what) = env::var(ATTEMPT) else {
             return;
         };
-        let with = env::var(WITH).unwrap();
+        let with = env::var(ARGUMENT).unwrap();
         let needs = Needs {
             sockets: env::var_os(FOLDER)
                 .map(|folder| Path::new(&folder).join("socket"))
@@ -532,7 +532,7 @@ mod tests {
                 let backtrace = Backtrace::force_capture().to_string();
                 io::stderr().write_all(backtrace.as_bytes())
             }
-            _ => panic!("what is {what}?"),
+            _ => panic!("unknown attempt: {what}"),
         }
     }
 
@@ -549,8 +549,8 @@ mod tests {
         let name = format!("{}::attempt", module_path!().split_once("::").unwrap().1);
         let output = Command::new(env::current_exe().unwrap())
             .args(["--exact", &name, "--ignored", "--nocapture"])
-            .env(WHAT, what)
-            .env(WITH, with)
+            .env(ATTEMPT, what)
+            .env(ARGUMENT, with)
             .env(MODE, mode)
             .envs(variable)
             .output()
@@ -566,20 +566,20 @@ mod tests {
     }
 
     /// Whether this kernel has all required features, and this build can be sandboxed.
-    fn is_possible() -> bool {
+    fn can_be_sandboxed() -> bool {
         if Mode::default() == Mode::Off {
             return false;
         }
-        let is_possible = has_required();
-        if !is_possible {
-            println!("skipped: this kernel's Landlock can't do it");
+        let is_supported = has_required();
+        if !is_supported {
+            println!("skipped: this kernel lacks required features of Landlock");
         }
-        is_possible
+        is_supported
     }
 
     #[test]
-    fn what_is_not_needed_is_not_possible() {
-        if !is_possible() {
+    fn unneeded_operations_are_refused() {
+        if !can_be_sandboxed() {
             return;
         }
         let folder = tempfile::tempdir().unwrap();
@@ -611,8 +611,8 @@ mod tests {
     }
 
     #[test]
-    fn it_connects_where_it_is_told_to_join() {
-        if !is_possible() {
+    fn only_ports_of_joined_emulators_are_allowed() {
+        if !can_be_sandboxed() {
             return;
         }
         let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
@@ -624,8 +624,8 @@ mod tests {
     }
 
     #[test]
-    fn its_sockets_can_be_removed() {
-        if !is_possible() {
+    fn sockets_of_the_program_can_be_removed() {
+        if !can_be_sandboxed() {
             return;
         }
         let [own, other] = [(); 2].map(|()| tempfile::tempdir().unwrap());
@@ -651,8 +651,8 @@ mod tests {
     }
 
     #[test]
-    fn a_sandbox_that_is_not_complete_is_warned_of() {
-        if !is_possible() {
+    fn an_incomplete_sandbox_is_logged_as_a_warning() {
+        if !can_be_sandboxed() {
             return;
         }
         for (mode, warns) in [("auto", false), ("old", true)] {
@@ -678,7 +678,7 @@ mod tests {
 
     #[test]
     fn a_backtrace_has_names() {
-        if !is_possible() {
+        if !can_be_sandboxed() {
             return;
         }
         let (end, output) = run("on", None, "backtrace", "");

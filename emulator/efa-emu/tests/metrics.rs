@@ -87,9 +87,9 @@ impl Metrics {
                 continue;
             }
             let units = ["bytes", "seconds"].into_iter();
-            let told = units.filter(|unit| family.ends_with(&format!("_{unit}")));
+            let suffixes = units.filter(|unit| family.ends_with(&format!("_{unit}")));
             assert!(
-                told.eq(Some(unit.as_str()).filter(|unit| !unit.is_empty())),
+                suffixes.eq(Some(unit.as_str()).filter(|unit| !unit.is_empty())),
                 "{line}"
             );
             let (sample, value) = line.rsplit_once(' ').expect(line);
@@ -177,7 +177,7 @@ fn work(a: &mut End, b: &mut End) {
 }
 
 #[test]
-fn what_happens_is_in_the_metrics() {
+fn metrics_count_the_work_of_devices() {
     let (emulator, address) = start();
     let before = scrape(&address);
     assert_eq!(before.get("device_ready{device=\"1\"}"), 1.0);
@@ -237,15 +237,15 @@ fn what_happens_is_in_the_metrics() {
     // The metrics have all counters that the command `counters` lists.
     let counters = emulator.ask(&json!({"command": "counters"}));
     let counters = counters["ok"]["devices"][0].as_object().unwrap().clone();
-    let told = after.samples.keys();
-    let told = told
+    let exported = after.samples.keys();
+    let exported = exported
         .filter(|name| name.ends_with("_total{device=\"0\"}"))
         .count();
-    assert_eq!(told, counters.len() + EVER);
+    assert_eq!(exported, counters.len() + COUNTERS);
 }
 
 /// Counters of a device that are not statistics.
-const EVER: usize = 11;
+const COUNTERS: usize = 11;
 
 #[test]
 fn a_rule_makes_commands_late() {
@@ -259,7 +259,7 @@ fn a_rule_makes_commands_late() {
 }
 
 #[test]
-fn clients_that_misbehave_are_told_or_left() {
+fn invalid_requests_have_an_error_status() {
     let (_emulator, address) = start();
     for (request, status) in [
         (&b"GET / HTTP/1.1\r\n\r\n"[..], "404"),
@@ -279,12 +279,12 @@ fn clients_that_misbehave_are_told_or_left() {
 }
 
 #[test]
-fn idle_clients_keep_nobody_out() {
+fn idle_clients_do_not_block_others() {
     let (_emulator, address) = start();
     let mut idle = Vec::new();
     // A client that sends a byte now and then counts as idle, too.
     let slow = TcpStream::connect(&address).unwrap();
-    wait_for("answer while others are idle", || {
+    wait_for("response while other clients are idle", || {
         // The maximum number of connections, again and again.
         idle.extend((0..16).map(|_| TcpStream::connect(&address).unwrap()));
         let _ = (&slow).write_all(b"G");

@@ -99,11 +99,11 @@ impl Emulator {
     }
 
     fn wait_until_it_serves(&mut self) {
-        wait_until("control socket that somebody listens at", || {
+        wait_until("control socket that accepts connections", || {
             let child = self.child.as_mut().unwrap();
             assert!(
                 child.try_wait().unwrap().is_none(),
-                "it has ended: {}",
+                "the program has ended: {}",
                 self.end().1
             );
             UnixStream::connect(self.socket("control")).is_ok()
@@ -271,7 +271,7 @@ fn a_client_can_ask_for_versions() {
     );
     let error = control.error(b"{\"command\":\"hello\",\"protocol\":2}");
     assert!(
-        error.contains("speaks version 1 of the protocol, but not 2"),
+        error.contains("version 2 is not supported: this program supports version 1"),
         "{error}"
     );
 }
@@ -322,7 +322,7 @@ fn events_storm() {
 }
 
 #[test]
-fn a_device_is_pulled_out_and_plugged_in() {
+fn a_device_is_unplugged_and_plugged_in() {
     let emulator = Emulator::start(&[]);
     let mut control = emulator.control();
     let plugged =
@@ -453,7 +453,7 @@ fn many_connections_are_served_at_once() {
 }
 
 #[test]
-fn clients_that_ask_nothing_keep_nobody_out() {
+fn silent_clients_do_not_block_others() {
     let emulator = Emulator::start(&[]);
     let devices = json!({"command": "devices"});
     // The maximum number of connections.
@@ -477,7 +477,7 @@ fn clients_that_ask_nothing_keep_nobody_out() {
 }
 
 #[test]
-fn signals_end_it_and_remove_its_sockets() {
+fn signals_end_the_program_and_remove_its_sockets() {
     for signal in [Signal::TERM, Signal::INT] {
         let mut emulator = Emulator::start(&["--fabric", "ideal"]);
         let _guest = UnixStream::connect(emulator.socket("0")).unwrap();
@@ -488,7 +488,7 @@ fn signals_end_it_and_remove_its_sockets() {
 }
 
 #[test]
-fn it_may_have_as_many_descriptors_as_the_host_lets_it() {
+fn the_limit_on_descriptors_is_raised_to_the_hard_limit() {
     let folder = tempfile::tempdir().unwrap();
     let socket = format!("socket={}", folder.path().join("0").display());
     let options = ["--device".to_owned(), socket];
@@ -526,7 +526,7 @@ fn devices_that_may_take_too_many_descriptors_are_refused() {
 }
 
 #[test]
-fn sockets_left_behind_are_replaced() {
+fn stale_sockets_are_replaced() {
     let mut emulator = Emulator::start(&[]);
     emulator.signal(Signal::KILL);
     emulator.end();
@@ -546,7 +546,7 @@ fn a_socket_in_use_is_left_alone() {
         .arg(emulator.socket("control")));
     let path = emulator.socket("control");
     let why = format!(
-        "cannot listen at {}: something listens there already; name another path\n",
+        "cannot listen at {}: another program listens there already; name another path\n",
         path.display()
     );
     assert_eq!(failure(&output), format!("efa-emu: {why}"));
@@ -620,10 +620,11 @@ fn ctl_prints_replies() {
     assert_eq!(output.status.code(), Some(1));
     assert!(output.stdout.starts_with(b"{\"error\":"));
     let output = run(program().args(["ctl", "/nowhere", "{}"]));
-    let said = failure(&output);
+    let error = failure(&output);
     assert!(
-        said.contains("cannot talk to /nowhere (No such file") && said.contains("--control"),
-        "{said}"
+        error.contains("cannot use the control socket /nowhere (No such file")
+            && error.contains("--control"),
+        "{error}"
     );
 }
 
@@ -695,7 +696,7 @@ fn a_malformed_message_ends_its_connection_only() {
 
 /// Waits until a file has so many lines, and returns its text.
 fn read_when_there(path: &Path, lines: usize) -> String {
-    wait_for("file with as many lines", || {
+    wait_for("file with enough lines", || {
         let text = fs::read_to_string(path).unwrap();
         match text.lines().count() >= lines {
             true => Ok(text),
@@ -745,7 +746,7 @@ fn read_pipe(pipe: PathBuf) -> mpsc::Receiver<String> {
 }
 
 #[test]
-fn a_trace_that_nobody_reads_holds_nobody() {
+fn an_unread_trace_does_not_block_devices() {
     const EVENTS: usize = 20_000;
 
     let folder = tempfile::tempdir().unwrap();
@@ -781,7 +782,7 @@ fn a_trace_that_nobody_reads_holds_nobody() {
 }
 
 #[test]
-fn the_end_does_not_wait_for_who_reads_the_trace() {
+fn the_end_does_not_wait_for_readers_of_the_trace() {
     let folder = tempfile::tempdir().unwrap();
     let pipe = folder.path().join("pipe");
     mkfifoat(CWD, &pipe, 0o600.into()).unwrap();
@@ -836,7 +837,7 @@ fn the_trace_has_a_filter() {
 }
 
 #[test]
-fn the_trace_goes_to_a_file() {
+fn the_trace_is_written_to_a_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace");
     let emulator = Emulator::start(&["--trace", path.to_str().unwrap()]);
@@ -859,7 +860,7 @@ fn the_trace_goes_to_a_file() {
 }
 
 #[test]
-fn requests_about_queues_say_what_is_missing() {
+fn errors_name_queues_that_do_not_exist() {
     let emulator = Emulator::start(&[]);
     let mut control = emulator.control();
     for (request, expected) in [
@@ -898,7 +899,7 @@ fn requests_about_queues_say_what_is_missing() {
 }
 
 #[test]
-fn the_trace_can_be_asked_for() {
+fn clients_can_request_the_trace() {
     let emulator = Emulator::start(&[]);
     let mut control = emulator.control();
     let event = json!({"command": "event", "device": 1, "group": "WARNING"});
@@ -928,16 +929,16 @@ fn the_trace_can_be_asked_for() {
 }
 
 #[test]
-fn the_network_is_set_and_told() {
+fn clients_can_read_and_change_the_network() {
     let emulator = Emulator::start(&["--fabric", "loss=0.25,paths=2"]);
     let mut control = emulator.control();
-    let told = control.ok(&json!({ "command": "fabric" }));
-    assert_eq!(told["settings"]["loss"], json!(0.25));
-    assert_eq!(told["paths"].as_array().unwrap().len(), 2);
-    let told = control.ok(&json!({ "command": "fabric", "set": { "jitter_us": 5, "paths": 3 } }));
-    assert_eq!(told["settings"]["loss"], json!(0.25));
-    assert_eq!(told["settings"]["jitter_us"], json!(5.0));
-    assert_eq!(told["paths"].as_array().unwrap().len(), 3);
+    let reply = control.ok(&json!({ "command": "fabric" }));
+    assert_eq!(reply["settings"]["loss"], json!(0.25));
+    assert_eq!(reply["paths"].as_array().unwrap().len(), 2);
+    let reply = control.ok(&json!({ "command": "fabric", "set": { "jitter_us": 5, "paths": 3 } }));
+    assert_eq!(reply["settings"]["loss"], json!(0.25));
+    assert_eq!(reply["settings"]["jitter_us"], json!(5.0));
+    assert_eq!(reply["paths"].as_array().unwrap().len(), 3);
     for (set, part) in [
         (json!({ "loss": 1.5 }), "loss must be between 0 and 1"),
         (json!({ "lost": 1 }), "unknown field `lost`"),
@@ -953,7 +954,7 @@ fn the_network_is_set_and_told() {
 }
 
 #[test]
-fn it_is_sandboxed_unless_it_is_told_not_to_be() {
+fn the_program_is_sandboxed_by_default() {
     // Mode 2 of seccomp is filters, and mode 0 is none.
     let default = if cfg!(sanitized) { "0" } else { "2" };
     let writers = ["--trace=/dev/null", "--capture=/dev/null"];
@@ -1009,10 +1010,10 @@ fn an_emulator_is_joined_by_name() {
 /// Waits until there are so many devices of other emulators.
 fn wait_for_devices(emulator: &Emulator, expected: u64) {
     wait_for("other emulator", || {
-        let told = emulator.control().ok(&json!({ "command": "fabric" }));
-        match told["remote_devices"] == json!(expected) {
+        let reply = emulator.control().ok(&json!({ "command": "fabric" }));
+        match reply["remote_devices"] == json!(expected) {
             true => Ok(()),
-            false => Err(told),
+            false => Err(reply),
         }
     });
 }
@@ -1030,7 +1031,7 @@ fn emulators_join_and_leave() {
     let refused = BufReader::new(log)
         .lines()
         .map_while(Result::ok)
-        .find(|line| line.contains("give each a number of its own"));
+        .find(|line| line.contains("give each device its own number"));
     assert!(refused.is_some());
     wait_for_devices(&first, 0);
     second.signal(Signal::TERM);
@@ -1056,7 +1057,7 @@ fn emulators_join_and_leave() {
 }
 
 #[test]
-fn who_does_not_say_who_it_is_keeps_no_emulator_out() {
+fn connections_without_a_greeting_do_not_block_emulators() {
     let address = free_address().to_string();
     let first = Emulator::start(&["--listen", &address]);
     let folder = tempfile::tempdir().unwrap();
@@ -1065,7 +1066,7 @@ fn who_does_not_say_who_it_is_keeps_no_emulator_out() {
     let _joined = Emulator::start_with(folder, options);
     wait_for_devices(&first, 1);
     let mut silent = Vec::new();
-    wait_for("greeting while others are silent", || {
+    wait_for("greeting while other connections are silent", || {
         // The maximum number of connections, again and again.
         silent.extend((0..64).map(|_| TcpStream::connect(&address).unwrap()));
         let mut stream = TcpStream::connect(&address)?;
@@ -1073,12 +1074,12 @@ fn who_does_not_say_who_it_is_keeps_no_emulator_out() {
         stream.read_exact(&mut [0; 4])
     });
     // An emulator that has joined keeps its place.
-    let told = first.control().ok(&json!({ "command": "fabric" }));
-    assert_eq!(told["remote_devices"], json!(1));
+    let reply = first.control().ok(&json!({ "command": "fabric" }));
+    assert_eq!(reply["remote_devices"], json!(1));
 }
 
 #[test]
-fn who_does_not_say_who_it_is_has_no_link_for_long() {
+fn connections_without_a_greeting_are_closed() {
     let address = free_address().to_string();
     let _emulator = Emulator::start(&["--listen", &address]);
     let mut stream = TcpStream::connect(&address).unwrap();
@@ -1101,13 +1102,13 @@ fn a_file_in_place_of_a_socket_is_left_alone() {
     let path = folder.path().join("file");
     fs::write(&path, "precious").unwrap();
     let output = run(program().args(["--device", &format!("socket={}", path.display())]));
-    assert!(failure(&output).contains("something else than a socket is there"));
+    assert!(failure(&output).contains("the path is not a socket"));
     assert_eq!(fs::read(&path).unwrap(), b"precious");
     assert!(UnixListener::bind(&path).is_err());
 }
 
 #[test]
-fn the_guide_is_right() {
+fn the_guide_matches_the_program() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Documentation");
     let guide = ["emulator.md", "emulator-control.md"]
         .map(|name| fs::read_to_string(folder.join(name)).unwrap())

@@ -123,7 +123,7 @@ fn bad_requests() -> Vec<Value> {
 }
 
 #[test]
-fn what_the_program_takes_and_says_is_as_the_schemas_say() {
+fn requests_and_replies_match_the_schemas() {
     let schemas = schemas();
     let requests = validator(&schemas["request"]);
     let replies = replies(&schemas);
@@ -173,8 +173,10 @@ fn what_the_program_takes_and_says_is_as_the_schemas_say() {
     let known: BTreeSet<_> = replies.keys().cloned().collect();
     assert_eq!(answered, known);
     let welcome = emulator.ask(&json!({"command": "hello"}));
-    let told = welcome["ok"]["commands"].as_array().unwrap().iter();
-    let told: BTreeSet<_> = told.map(|name| name.as_str().unwrap().to_owned()).collect();
-    assert_eq!(told, known);
+    let listed = welcome["ok"]["commands"].as_array().unwrap().iter();
+    let listed: BTreeSet<_> = listed
+        .map(|name| name.as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(listed, known);
     assert_eq!(welcome["ok"]["protocol"], schemas["protocol"]);
 }

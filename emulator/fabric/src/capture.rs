@@ -85,13 +85,13 @@ pub(crate) struct Message<'a> {
 
 /// Source, destination and path of a packet.
 #[derive(Clone, Copy)]
-pub(crate) struct Way {
+pub(crate) struct Route {
     pub(crate) from: Address,
     pub(crate) to: Address,
     pub(crate) path: u16,
 }
 
-impl Way {
+impl Route {
     /// Returns the fields that the headers of all packets have in common.
     fn fields(self, qps: [u16; 2], flags: u8, code: u8, connection: u64, psn: u64) -> Vec<u8> {
         let mut fields = Vec::with_capacity(112);
@@ -106,21 +106,21 @@ impl Way {
     }
 
     pub(crate) fn data(self, data: &Data, message: Option<Message<'_>>) -> Record {
-        let mut said = Said::default();
+        let mut subject = SubjectFields::default();
         let (mut flags, mut source_qp, mut qkey, mut payload) = (0, 0, 0, &[][..]);
         if let Some(message) = &message {
-            said = Said::from(message.header.subject);
+            subject = SubjectFields::from(message.header.subject);
             flags |= HAS_MESSAGE;
             flags |= if message.again { AGAIN } else { 0 };
             source_qp = message.header.peer_qp;
             qkey = message.header.qkey;
             payload = message.payload;
         }
-        flags |= said.immediate.map_or(0, |_| HAS_IMMEDIATE);
+        flags |= subject.immediate.map_or(0, |_| HAS_IMMEDIATE);
         let mut fields = self.fields(
-            [source_qp, said.qp],
+            [source_qp, subject.qp],
             flags,
-            said.code,
+            subject.code,
             data.connection,
             data.psn,
         );
@@ -128,12 +128,12 @@ impl Way {
         fields.extend(data.message.to_le_bytes());
         fields.extend(data.offset.to_le_bytes());
         fields.extend(qkey.to_le_bytes());
-        fields.extend(said.immediate.unwrap_or(0).to_le_bytes());
-        fields.extend(said.memory.0.to_le_bytes());
-        fields.extend(said.memory.1.to_le_bytes());
-        fields.extend(said.length.to_le_bytes());
-        fields.extend(u32::from(said.status).to_le_bytes());
-        fields.extend(said.request.to_le_bytes());
+        fields.extend(subject.immediate.unwrap_or(0).to_le_bytes());
+        fields.extend(subject.memory.0.to_le_bytes());
+        fields.extend(subject.memory.1.to_le_bytes());
+        fields.extend(subject.length.to_le_bytes());
+        fields.extend(u32::from(subject.status).to_le_bytes());
+        fields.extend(subject.request.to_le_bytes());
         Record::new(RecordKind::Data, &fields, payload, data.length)
     }
 
@@ -169,7 +169,7 @@ pub(crate) fn start(payload: &[u8], snap: u32) -> &[u8] {
 
 /// Fields of a record that depend on the operation of the message.
 #[derive(Default)]
-struct Said {
+struct SubjectFields {
     code: u8,
     qp: u16,
     immediate: Option<u32>,
@@ -179,7 +179,7 @@ struct Said {
     request: u64,
 }
 
-impl From<Subject> for Said {
+impl From<Subject> for SubjectFields {
     fn from(subject: Subject) -> Self {
         match subject {
             Subject::Send { qp, immediate } => Self {

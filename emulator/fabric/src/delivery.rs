@@ -42,7 +42,7 @@ enum Rest<M> {
     /// The whole delivery.
     All,
     /// The payload was copied, or the copy failed. The receiver has to process the result.
-    Tell(Placement<M>, Written),
+    Report(Placement<M>, Written),
     /// The payload could not be copied.
     Unplaced(Unplaced),
 }
@@ -85,7 +85,7 @@ pub(crate) fn deliver<G: Guest>(
         match place(wire, now, ends, &packet, part, &payload, woken) {
             Rest::Nothing => break,
             Rest::All => return Delivered::Later(packet),
-            Rest::Tell(placement, written) => {
+            Rest::Report(placement, written) => {
                 let remembered = remembered.clone();
                 *ends.to.unfinished.lock() = Some(Copied {
                     packet,
@@ -130,10 +130,10 @@ pub(crate) fn finish<G: Guest>(
         header: &header,
         remembered: &remembered,
     };
-    match tell(wire, now, ends, &packet, part, (placement, written), woken) {
+    match report(wire, now, ends, &packet, part, (placement, written), woken) {
         Rest::Nothing => Delivered::Done,
         Rest::All | Rest::Unplaced(Unplaced::Busy) => Delivered::Later(packet),
-        Rest::Tell(placement, written) => {
+        Rest::Report(placement, written) => {
             *ends.to.unfinished.lock() = Some(Copied {
                 packet,
                 header,
@@ -252,11 +252,11 @@ fn place<G: Guest>(
         let ack = part.ack(Verdict::Delivered);
         answer(wire, now, ends.sender, packet, ack, woken);
     }
-    tell(wire, now, ends, packet, part, (placement, written), woken)
+    report(wire, now, ends, packet, part, (placement, written), woken)
 }
 
 /// Lets an endpoint process the result of a copy. If the payload could not be written, the sender gets the verdict.
-fn tell<G: Guest>(
+fn report<G: Guest>(
     wire: &Wire,
     now: Duration,
     ends: &Ends<'_, G>,
@@ -266,7 +266,7 @@ fn tell<G: Guest>(
     woken: &mut Woken,
 ) -> Rest<G::Memory> {
     let Some(mut state) = ends.to.lock_for(ends.to.port) else {
-        return Rest::Tell(placement, written);
+        return Rest::Report(placement, written);
     };
     let written = match written {
         Ok(written) => written,
@@ -298,7 +298,7 @@ fn copy<M: Memory>(payload: &Payload<M>, placement: &Placement<M>) -> Written {
         }
     };
     if written.is_ok() {
-        placement.spoil();
+        placement.flip_bit();
     }
     Ok(written)
 }

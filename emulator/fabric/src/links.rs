@@ -27,7 +27,7 @@ const MAX_PORTS: usize = 4096;
 const PORT_REST: Duration = Duration::from_secs(60);
 
 /// Time during which the devices behind a lost link stay addressable, because the link may be restored.
-const COMES_BACK: Duration = Duration::from_secs(5);
+const REJOIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Limit on another program's packets that wait for local devices, in bytes. Packets beyond it are lost.
 const INCOMING_BYTES: usize = 8 << 20;
@@ -47,11 +47,11 @@ pub trait Link: Send + Sync {
 pub enum JoinError {
     /// Two devices would have the same address.
     #[error(
-        "a device of the other emulator has an address that is taken: give each a number of its own"
+        "a device of the other emulator has the address of another device: give each device its own number"
     )]
     AddressTaken,
     /// There would be too many links, devices or ports.
-    #[error("there are too many other emulators, or the other one has too many devices")]
+    #[error("too many emulators have joined, or the other one has too many devices")]
     TooMany,
 }
 
@@ -133,7 +133,7 @@ impl Links {
         addresses: &[Address],
     ) -> Vec<PortId> {
         let is_gone = |entry: &Entry| {
-            let is_over = |lost| now.saturating_sub(lost) > COMES_BACK;
+            let is_over = |lost| now.saturating_sub(lost) > REJOIN_TIMEOUT;
             entry
                 .lost
                 .is_some_and(|lost| is_over(lost) || entry.shares(addresses))
@@ -233,7 +233,7 @@ impl Links {
             entry.lost = Some(now);
             for peer in &entry.peers {
                 *peer.way.lock() = None;
-                wire.enter(peer.address, peer.port, Some(now + COMES_BACK));
+                wire.enter(peer.address, peer.port, Some(now + REJOIN_TIMEOUT));
             }
         }
     }

@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_takes_memory_away_waits_for_copies() {
+    fn quiesce_waits_for_copies() {
         let pins = Arc::new(Pins::default());
         let later = pins.later();
         let copies = [pins.pin(), later.pin().unwrap()];
@@ -173,7 +173,9 @@ mod tests {
                 pins.quiesce();
                 assert!(done.load(Ordering::SeqCst));
             });
-            wait_until("start of who waits", || pins.state.lock().generation != 0);
+            wait_until("start of the waiting thread", || {
+                pins.state.lock().generation != 0
+            });
             assert!(later.pin().is_none());
             for copy in copies {
                 done.store(pins.state.lock().pinned == 1, Ordering::SeqCst);

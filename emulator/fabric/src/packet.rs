@@ -36,12 +36,12 @@ pub(crate) enum Body {
     /// Acknowledgement of a part. One from another program holds a permit of the quota for that program's packets.
     Ack(
         Ack,
-        #[allow(dead_code, reason = "it is there to be dropped")] Option<Permit>,
+        #[allow(dead_code, reason = "its drop returns the quota")] Option<Permit>,
     ),
     /// Unreliable datagram with its payload, so that the sender may reuse its memory.
     Datagram(
         Box<Datagram>,
-        #[allow(dead_code, reason = "it is there to be dropped")] Permit,
+        #[allow(dead_code, reason = "its drop returns the quota")] Permit,
     ),
 }
 
@@ -68,7 +68,7 @@ pub(crate) struct Carried {
     pub(crate) header: Header,
     pub(crate) payload: Vec<u8>,
     /// Permit of the quota for that program's packets.
-    #[allow(dead_code, reason = "it is there to be dropped")]
+    #[allow(dead_code, reason = "its drop returns the quota")]
     pub(crate) permit: Permit,
     /// Quota for the state that receivers keep of that program's connections.
     pub(crate) remembered: Quota,

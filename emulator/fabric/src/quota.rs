@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_dropped_can_be_taken_again() {
+    fn dropped_permits_are_available_again() {
         let quota = Quota::new(10);
         let most = quota.take(7).unwrap();
         assert!(quota.take(4).is_none());
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_permit_can_become_more_and_less() {
+    fn a_permit_can_be_resized() {
         let quota = Quota::new(10);
         let mut permit = quota.take(2).unwrap();
         assert!(permit.resize(9) && !permit.resize(11));

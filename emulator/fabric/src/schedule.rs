@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn timers_go_off_in_their_order() {
+    fn timers_expire_in_order() {
         let schedule = Schedule::default();
         let at = Duration::from_millis;
         schedule.arm(PortId(1), at(5));

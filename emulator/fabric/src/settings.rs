@@ -136,7 +136,7 @@ impl Settings {
         let paths = 1..=Self::MAX_PATHS;
         if !paths.contains(&self.paths) {
             return Err(format!(
-                "paths is {}, but there can be 1 to {}",
+                "paths is {}, but must be between 1 and {}",
                 self.paths,
                 Self::MAX_PATHS
             ));
@@ -184,7 +184,7 @@ impl Settings {
         }
         if self.deny.len() > Self::MAX_DENIED {
             let (count, most) = (self.deny.len(), Self::MAX_DENIED);
-            return Err(format!("deny has {count} entries, but there can be {most}"));
+            return Err(format!("deny has {count} entries, but the limit is {most}"));
         }
         Ok(())
     }
@@ -254,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_that_have_a_name_make_sense() {
+    fn named_settings_are_valid() {
         for name in Settings::NAMES {
             let settings = Settings::named(name).unwrap();
             assert_eq!(settings.check(), Ok(()), "{name}");

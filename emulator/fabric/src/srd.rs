@@ -16,7 +16,7 @@ mod window;
 pub(crate) use connection::Content;
 pub(crate) use connections::{Connections, Ended, Limits};
 pub(crate) use reads::{Reads, reader};
-pub(crate) use receiver::News;
+pub(crate) use receiver::PsnClass;
 pub(crate) use receivers::{REMEMBERED, Receivers};
 
 /// Exclusive limit on the distance between packet numbers in flight on a connection.

@@ -14,7 +14,7 @@ use std::{
 use parking_lot::{Mutex, RwLock};
 
 use crate::{
-    capture::{self, Message, Tap, Way},
+    capture::{self, Message, Route, Tap},
     inbox::{Inbox, Popped},
     network::{Load, Network, NoPath},
     packet::{Address, Body, Packet, PortId},
@@ -108,7 +108,7 @@ impl Wire {
             return;
         };
         let address = |port: PortId| self.addresses.read().get(port.0).copied();
-        let way = Way {
+        let route = Route {
             from: address(packet.from).unwrap_or_default(),
             to: address(packet.to).unwrap_or_default(),
             path: packet.path,
@@ -120,11 +120,11 @@ impl Wire {
                     payload: capture::start(&carried.payload, tap.snap()),
                     again: false,
                 };
-                way.data(data, Some(message))
+                route.data(data, Some(message))
             }
-            Body::Data(data, None) => way.data(data, message),
-            Body::Ack(ack, _) => way.ack(ack),
-            Body::Datagram(datagram, _) => way.datagram(datagram, tap.snap()),
+            Body::Data(data, None) => route.data(data, message),
+            Body::Ack(ack, _) => route.ack(ack),
+            Body::Datagram(datagram, _) => route.datagram(datagram, tap.snap()),
         };
         let port = if has_left { packet.from } else { packet.to };
         tap.show(port, has_left, record);
@@ -169,8 +169,8 @@ impl Wire {
     /// Returns the port with an address.
     pub(crate) fn find(&self, now: Duration, address: Address) -> Option<PortId> {
         let entry = *self.directory.read().get(&address)?;
-        let is_there = entry.until.is_none_or(|until| now < until);
-        is_there.then_some(entry.port)
+        let is_valid = entry.until.is_none_or(|until| now < until);
+        is_valid.then_some(entry.port)
     }
 
     /// Sends a packet; returns the time at which its last byte leaves.

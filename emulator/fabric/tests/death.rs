@@ -59,7 +59,7 @@ fn a_dead_sender_sends_and_completes_nothing() {
 }
 
 #[test]
-fn a_dead_receiver_takes_and_answers_nothing() {
+fn a_dead_receiver_accepts_and_acknowledges_nothing() {
     let (mut net, mut a, mut b, to) = under_way();
     die(&mut net, &b);
     assert_eq!(net.status(&mut a), CompStatus::LocalUnreachRemote);
@@ -69,7 +69,7 @@ fn a_dead_receiver_takes_and_answers_nothing() {
 }
 
 #[test]
-fn a_dead_reader_reads_nothing_and_is_sent_nothing_for_long() {
+fn a_dead_reader_reads_nothing_and_soon_gets_no_packets() {
     let slow = Settings {
         delay_us: 100.0,
         ..Settings::default()
@@ -86,7 +86,7 @@ fn a_dead_reader_reads_nothing_and_is_sent_nothing_for_long() {
 }
 
 #[test]
-fn a_dead_responder_does_not_say_that_it_is() {
+fn a_dead_responder_sends_no_failure() {
     let slow = Settings {
         delay_us: 100.0,
         ..Settings::default()

@@ -143,7 +143,7 @@ fn each_event_is_counted_once() {
     /// Number of rounds. In each, both ends fill their send queues.
     const ROUNDS: u32 = 80;
 
-    let perfect = ("a perfect one", Settings::default());
+    let perfect = ("an ideal network", Settings::default());
     for (name, settings) in networks().into_iter().chain([perfect]) {
         let (mut net, mut a, mut b) = pair(settings);
         for port in [a.qp.port, b.qp.port] {
@@ -233,7 +233,7 @@ fn failures_are_counted_as_such() {
 }
 
 #[test]
-fn what_is_under_way_when_a_queue_pair_fails_is_flushed() {
+fn work_requests_in_flight_are_flushed_when_a_queue_pair_fails() {
     let slow = Settings {
         delay_us: 1000.0,
         ..Settings::default()
@@ -260,7 +260,7 @@ fn what_is_under_way_when_a_queue_pair_fails_is_flushed() {
 fn a_malformed_receive_is_counted() {
     let (mut net, mut a, mut b) = pair(Settings::default());
     b.receive(&mut net, 100);
-    net.spoil_receive(&b.qp);
+    net.corrupt_receive(&b.qp);
     let send = Send::message(&b.qp, &a.region, 8);
     net.post(&mut a.qp, &send);
     settle(
@@ -271,7 +271,7 @@ fn a_malformed_receive_is_counted() {
 }
 
 #[test]
-fn what_a_reset_forgets_is_not_counted() {
+fn work_requests_that_a_reset_drops_are_not_counted() {
     let slow = Settings {
         delay_us: 1000.0,
         ..Settings::default()
@@ -337,7 +337,7 @@ fn datagrams() {
 
 /// An event is counted before its completion is visible.
 #[test]
-fn events_are_counted_before_they_are_told() {
+fn events_are_counted_before_their_completion() {
     let (mut net, mut a, mut b) = pair(Settings::default());
     b.receive(&mut net, 100);
     b.receive(&mut net, 100);
@@ -357,13 +357,22 @@ fn events_are_counted_before_they_are_told() {
         let name = |at| name(at).or_else(|| is_completion(at).then_some(usize::MAX));
         writes.into_iter().filter_map(name).collect()
     };
-    let told = usize::MAX;
+    let completion = usize::MAX;
     assert_eq!(
         order(&a),
-        [SEND_COMP, told, WRITE_COMP, told, READ_COMP, told]
+        [
+            SEND_COMP, completion, WRITE_COMP, completion, READ_COMP, completion
+        ]
     );
     assert_eq!(
         order(&b),
-        [RECV_COMP, told, REMOTE_WRITE, RECV_COMP, told, REMOTE_READ]
+        [
+            RECV_COMP,
+            completion,
+            REMOTE_WRITE,
+            RECV_COMP,
+            completion,
+            REMOTE_READ
+        ]
     );
 }

@@ -221,8 +221,8 @@ fn bad_registrations() {
     type Change = fn(&mut FastMrRegReq);
     let wrong: &[(&str, CompStatus, Change)] = &[
         ("key zero", KEY, |r| r.lkey = 0),
-        ("a key of nothing", KEY, |r| r.lkey = 999),
-        ("a region far off", KEY, |r| r.lkey |= 1 << 16),
+        ("an unused key", KEY, |r| r.lkey = 999),
+        ("an unknown key with bit 16", KEY, |r| r.lkey |= 1 << 16),
         ("a remote key", KEY, |r| r.lkey |= 1 << 19),
         ("a key of more than 24 bits", KEY, |r| r.lkey |= 1 << 24),
         ("no length", LENGTH, |r| r.mr_length = 0),
@@ -235,14 +235,16 @@ fn bad_registrations() {
         ("an end beyond all addresses", LENGTH, |r| {
             (r.iova, r.mr_length) = (u64::MAX - PAGE + 1, 2 * PAGE);
         }),
-        ("an inline list of several", LENGTH, |r| {
+        ("an inline list of several pages", LENGTH, |r| {
             r.flags.pbl_mode = PblMode::Inline.into();
         }),
-        ("a kind of list that is not", UNSUPPORTED, |r| {
+        ("an unknown list mode", UNSUPPORTED, |r| {
             r.flags.pbl_mode = 2;
         }),
-        ("another one", UNSUPPORTED, |r| r.flags.pbl_mode = 3),
-        ("pages of a byte", UNSUPPORTED, |r| {
+        ("another unknown list mode", UNSUPPORTED, |r| {
+            r.flags.pbl_mode = 3
+        }),
+        ("pages of one byte", UNSUPPORTED, |r| {
             r.flags.phys_page_size_shift = 0;
         }),
         ("pages of 2 KiB", UNSUPPORTED, |r| {
@@ -251,10 +253,10 @@ fn bad_registrations() {
         ("pages of 2 GiB", UNSUPPORTED, |r| {
             r.flags.phys_page_size_shift = 31;
         }),
-        ("pages that are not aligned", KEY, |r| {
+        ("unaligned pages", KEY, |r| {
             r.flags.phys_page_size_shift = 20;
         }),
-        ("a list that begins late", KEY, |r| r.pbl += 8),
+        ("a list without its first entry", KEY, |r| r.pbl += 8),
     ];
     for (what, status, change) in wrong {
         let (mut net, mut a, mut b) = Net::pair(Settings::default());
@@ -307,7 +309,7 @@ fn places_of_lists() {
             assert_eq!(net.outcome(&mut a, &register), OK);
             assert_eq!(net.outcome(&mut a, &Send::invalidate(fast.lkey)), OK);
         } else {
-            refused(&mut net, &mut a, &register, KEY, "a list not aligned");
+            refused(&mut net, &mut a, &register, KEY, "an unaligned list");
         }
     }
     assert_eq!(net.protocol_errors(), 0);
@@ -315,13 +317,13 @@ fn places_of_lists() {
 
 /// Lists in memory that is not mapped, or only partly.
 #[test]
-fn lists_that_are_not_there() {
+fn lists_in_unmapped_memory() {
     let (mut net, mut a, mut b) = Net::pair(Settings::default());
     let fast = net.fast_region(&a, 2, 0);
     let good = net.listed(&fast);
     for (errors, pbl) in (1..).zip([0, 0xdead_0000, good.pbl + PAGE - 8, !7]) {
         let bad = Send::register(&FastMrRegReq { pbl, ..good });
-        refused(&mut net, &mut a, &bad, KEY, "a list that is not there");
+        refused(&mut net, &mut a, &bad, KEY, "a list in unmapped memory");
         assert_eq!(net.protocol_errors(), errors, "{pbl:#x}");
     }
     assert_eq!(net.outcome(&mut a, &Send::register(&good)), OK);
@@ -338,7 +340,7 @@ fn twice() {
     let mut fast = net.fast_region(&a, 1, 0);
     fast.renew();
     let invalidate = |key| Send::invalidate(key);
-    let never = "an invalidation of what was never registered";
+    let never = "an invalidation of a region that was never registered";
     refused(&mut net, &mut a, &invalidate(fast.lkey), KEY, never);
     let good = fast.inline();
     assert_eq!(net.outcome(&mut a, &Send::register(&good)), OK);
@@ -365,7 +367,7 @@ fn twice() {
         fast.lkey | (1 << 24),
         u32::MAX,
     ] {
-        let what = "an invalidation of nothing";
+        let what = "an invalidation with an unused key";
         refused(&mut net, &mut a, &invalidate(key), KEY, what);
     }
     assert!(is_writable(&mut net, &a, &mut b, &fast));
@@ -448,9 +450,15 @@ fn unprivileged() {
         }
     }
     // Malformed work requests have this status, too.
-    let mut nonsense = Send::register(&registration);
-    nonsense.body = Some([0xff; 32]);
-    refused(&mut net, &mut a, &nonsense, UNSUPPORTED, "nonsense");
+    let mut invalid = Send::register(&registration);
+    invalid.body = Some([0xff; 32]);
+    refused(
+        &mut net,
+        &mut a,
+        &invalid,
+        UNSUPPORTED,
+        "a malformed work request",
+    );
     assert!(is_writable(&mut net, &a, &mut b, &listed));
 
     // Either kind of region makes its domain privileged, also beyond the region's end.
@@ -472,18 +480,30 @@ fn unprivileged() {
     let register = Send::register(&own.inline());
     let mut datagrams = net.sibling(&a, QpType::Ud);
     refused(&mut net, &mut datagrams, &register, UNSUPPORTED, "UD");
-    let mut strange = register.clone();
-    strange.immediate = Some(1);
-    refused(&mut net, &mut a, &strange, UNSUPPORTED, "immediate data");
-    strange.immediate = None;
-    strange.inline = Some(Vec::new());
-    refused(&mut net, &mut a, &strange, UNSUPPORTED, "inline data");
+    let mut unsupported = register.clone();
+    unsupported.immediate = Some(1);
+    refused(
+        &mut net,
+        &mut a,
+        &unsupported,
+        UNSUPPORTED,
+        "immediate data",
+    );
+    unsupported.immediate = None;
+    unsupported.inline = Some(Vec::new());
+    refused(&mut net, &mut a, &unsupported, UNSUPPORTED, "inline data");
     let without = Overrides {
         fast_mr: Some(false),
         ..Overrides::default()
     };
     net.set(a.port, without);
-    refused(&mut net, &mut a, &register, UNSUPPORTED, "another device");
+    refused(
+        &mut net,
+        &mut a,
+        &register,
+        UNSUPPORTED,
+        "a device without fast registration",
+    );
     net.driver(a.port, |driver| driver.device.clear());
     assert_eq!(net.outcome(&mut a, &register), OK);
     assert_eq!(net.protocol_errors(), 0);
@@ -600,8 +620,8 @@ fn permissions() {
         assert_eq!(net.outcome(&mut a, &Send::invalidate(fast.lkey)), OK);
         net.set(a.port, without);
         let status = net.outcome(&mut a, &Send::register(&request));
-        let possible = bits & 6 == 0;
-        assert_eq!(status, if possible { OK } else { UNSUPPORTED });
+        let supported = bits & 6 == 0;
+        assert_eq!(status, if supported { OK } else { UNSUPPORTED });
     }
 }
 
@@ -690,7 +710,7 @@ fn deregistration() {
             .unwrap();
         assert!(!is_writable(&mut net, &a, &mut b, &old));
         assert_eq!(resources(&mut net, &a).mr, 0);
-        let what = "a region that was deregistered";
+        let what = "a deregistered region";
         refused(&mut net, &mut a, &Send::register(&old.inline()), KEY, what);
         refused(&mut net, &mut a, &Send::invalidate(old.lkey), KEY, what);
     }
@@ -742,10 +762,10 @@ fn physical_regions() {
         beyond.remote = Some((address, length, small.rkey));
         assert_eq!(net.outcome(&mut b, &beyond), ADDRESS);
     }
-    let mute = net.physical_region(&a, page, PAGE, RegMrPermissions::default());
-    let write = Send::write(&a, &theirs, &mute, 16);
+    let inaccessible = net.physical_region(&a, page, PAGE, RegMrPermissions::default());
+    let write = Send::write(&a, &theirs, &inaccessible, 16);
     assert_eq!(net.outcome(&mut b, &write), ADDRESS);
-    let read = Send::read(&b, &mute, &theirs, 16);
+    let read = Send::read(&b, &inaccessible, &theirs, 16);
     assert_eq!(net.outcome(&mut a, &read), KEY);
     // Queue pairs of programs can't use their keys.
     let mut program = net.qp(0, QpType::Srd);
@@ -784,13 +804,13 @@ fn trace() {
         mr_length: 100,
         ..fast.inline()
     };
-    let mut strange = inline;
-    strange.flags.pbl_mode = 3;
+    let mut unsupported = inline;
+    unsupported.flags.pbl_mode = 3;
     net.world(a.port, |world| world.trace.clear());
     net.outcome(&mut a, &Send::register(&inline));
     net.outcome(&mut a, &Send::register(&direct));
     net.outcome(&mut a, &Send::invalidate(fast.lkey));
-    net.outcome(&mut a, &Send::register(&strange));
+    net.outcome(&mut a, &Send::register(&unsupported));
     let (qp, key, page) = (a.number, fast.lkey, fast.pages()[0]);
     let start = format!("sq {qp} FAST_REG(lkey={key:#x}, iova=0x7f0000000005, length=");
     let all = ", local_write, remote_write, remote_read";

@@ -93,7 +93,7 @@ fn the_nth_send_ends_with_a_status() {
 }
 
 #[test]
-fn what_is_executed_may_have_a_wrong_status() {
+fn executed_work_requests_may_have_a_wrong_status() {
     let (mut net, mut a, b, from, to) = set();
     let then = r#"{"status":"LOCAL_ERROR_UNRESP_REMOTE","executed":true}"#;
     inject(&mut net, &a, "RDMA_WRITE", then, "");
@@ -149,7 +149,7 @@ fn a_receive_is_late() {
 }
 
 #[test]
-fn what_is_late_ends_with_its_queue_pair() {
+fn late_completions_end_with_their_queue_pair() {
     let what = ["error", "reset", "destroy", "device"];
     for (index, what) in what.into_iter().enumerate() {
         let (mut net, mut a, b, from, to) = set();
@@ -181,7 +181,7 @@ fn release(net: &mut Net, qp: &Qp, name: &str, count: Option<u64>) -> u64 {
 }
 
 #[test]
-fn held_completions_come_when_they_are_released() {
+fn held_completions_are_posted_when_they_are_released() {
     let (mut net, mut a, b, from, to) = set();
     inject(&mut net, &a, "ANY", r#"{"hold":"a"}"#, r#","times":3"#);
     for _ in 0..4 {
@@ -258,7 +258,7 @@ fn a_held_receive_is_that_of_its_message() {
 }
 
 #[test]
-fn clearing_releases_what_is_held() {
+fn clearing_releases_held_completions() {
     let (mut net, mut a, b, from, to) = set();
     inject(&mut net, &a, "ANY", r#"{"hold":"x"}"#, r#","times":1"#);
     inject(&mut net, &a, "ANY", r#"{"hold":"y"}"#, r#","skip":1"#);
@@ -273,7 +273,7 @@ fn clearing_releases_what_is_held() {
 }
 
 #[test]
-fn what_is_held_ends_with_its_queue_pair() {
+fn held_completions_end_with_their_queue_pair() {
     for what in ["error", "reset", "destroy", "device"] {
         let (mut net, mut a, b, from, to) = set();
         inject(&mut net, &a, "ANY", r#"{"hold":"x"}"#, "");
@@ -298,7 +298,7 @@ fn what_is_held_ends_with_its_queue_pair() {
 }
 
 #[test]
-fn not_too_many_are_held() {
+fn held_completions_are_bounded() {
     let (mut net, mut a, b, from, to) = set();
     inject(
         &mut net,
@@ -319,7 +319,7 @@ fn not_too_many_are_held() {
 }
 
 #[test]
-fn not_too_many_are_late() {
+fn late_completions_are_bounded() {
     let (mut net, mut a, b, from, to) = set();
     inject(&mut net, &a, "ANY", r#"{"delay_ms":1000000}"#, "");
     for round in 0..1025 {
@@ -356,7 +356,7 @@ fn completions_are_doubled_lost_and_wrong() {
 }
 
 #[test]
-fn a_queue_pair_goes_to_error() {
+fn a_rule_moves_a_queue_pair_to_error() {
     for (then, first) in [
         (r#"{"qp_error":true}"#, CompStatus::Flushed),
         (
@@ -449,7 +449,7 @@ fn a_rule_is_for_a_queue_pair_and_a_peer() {
 }
 
 #[test]
-fn a_device_dies_or_is_gone_at_any_work_request() {
+fn a_device_may_die_or_be_unplugged_at_any_work_request() {
     for work in ["RDMA_WRITE", "RECEIVE"] {
         for then in [r#"{"die":{}}"#, r#"{"unplug":true}"#] {
             let (mut net, mut a, mut b, from, to) = set();

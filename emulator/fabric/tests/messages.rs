@@ -113,7 +113,7 @@ fn datagrams_leave_room_for_a_header() {
 }
 
 #[test]
-fn datagrams_that_nobody_takes_are_dropped() {
+fn datagrams_that_cannot_be_delivered_are_dropped() {
     let mut net = Net::new(&[Profile::Efa3; 2], Settings::default());
     let (mut a, mut b) = (net.qp(0, QpType::Ud), net.qp(1, QpType::Ud));
     net.introduce(&mut a, &mut b);
@@ -137,7 +137,7 @@ fn datagrams_that_nobody_takes_are_dropped() {
 }
 
 #[test]
-fn datagrams_on_their_way_take_room_however_short() {
+fn datagrams_in_flight_are_bounded_however_short() {
     // Limit on datagrams in flight: 8 MiB, of which each takes 512 bytes besides its payload.
     const MOST: u64 = (8 << 20) / 512;
     let settings = Settings {
@@ -176,7 +176,7 @@ fn datagrams_on_their_way_take_room_however_short() {
 }
 
 #[test]
-fn peers_without_a_handle_are_told_by_address() {
+fn completions_name_unknown_peers_by_address() {
     let mut net = Net::new(&[Profile::Efa3; 2], Settings::default());
     let (mut a, mut b) = (net.qp(0, QpType::Srd), net.qp(1, QpType::Srd));
     a.ah = net.handle(&a, b.port);
@@ -363,7 +363,7 @@ fn statistics_count() {
 }
 
 #[test]
-fn packets_go_together_where_none_can_be_late_or_lost() {
+fn packets_are_batched_where_none_can_be_late_or_lost() {
     const PACKETS: u32 = 200;
     let path = |path| Settings {
         path: vec![path],

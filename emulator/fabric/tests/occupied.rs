@@ -21,7 +21,7 @@ use efa_testing::{
 };
 
 /// Budget of packets that no test exhausts.
-const MUCH: u32 = 1 << 20;
+const UNLIMITED_BUDGET: u32 = 1 << 20;
 
 /// Bytes of a message, and of a write or read.
 const SHORT: u32 = 4000;
@@ -51,11 +51,11 @@ fn run(net: &Net) {
     let (fabric, now) = (Arc::clone(&net.fabric), net.now);
     let (ends, ended) = mpsc::channel();
     thread::spawn(move || {
-        fabric.run(now, MUCH);
+        fabric.run(now, UNLIMITED_BUDGET);
         let _ = ends.send(());
     });
     let ended = ended.recv_timeout(patience());
-    ended.expect("packets are moved though somebody works on a device");
+    ended.expect("packets are moved while a device is occupied");
 }
 
 /// Two queue pairs with address handles of each other, and a region of each.
@@ -68,19 +68,24 @@ struct Pair {
 
 /// Operation of the first device on the second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
+enum Operation {
     Message,
     Write,
     Read,
     Datagram,
 }
 
-const ALL: [What; 4] = [What::Message, What::Write, What::Read, What::Datagram];
+const ALL: [Operation; 4] = [
+    Operation::Message,
+    Operation::Write,
+    Operation::Read,
+    Operation::Datagram,
+];
 
 impl Pair {
-    fn new(net: &mut Net, ports: [usize; 2], what: What) -> Self {
+    fn new(net: &mut Net, ports: [usize; 2], what: Operation) -> Self {
         let qp_type = match what {
-            What::Datagram => QpType::Ud,
+            Operation::Datagram => QpType::Ud,
             _ => QpType::Srd,
         };
         let mut qps = ports.map(|port| net.qp(port, qp_type));
@@ -96,22 +101,22 @@ impl Pair {
         }
     }
 
-    fn post(&mut self, net: &mut Net, what: What) {
+    fn post(&mut self, net: &mut Net, what: Operation) {
         let [a, b] = &mut self.qps;
         let [from, to] = &self.regions;
         let send = match what {
-            What::Message | What::Datagram => {
+            Operation::Message | Operation::Datagram => {
                 net.receive(b, &[(to.iova, 5000, to.lkey)]);
                 Send::message(b, from, SHORT)
             }
-            What::Write => Send::write(b, from, to, LONG),
-            What::Read => Send::read(b, from, to, LONG),
+            Operation::Write => Send::write(b, from, to, LONG),
+            Operation::Read => Send::read(b, from, to, LONG),
         };
         net.post(a, &send);
     }
 
     /// Returns whether the operation has ended; checks its result.
-    fn has_ended(&mut self, net: &mut Net, what: What) -> bool {
+    fn has_ended(&mut self, net: &mut Net, what: Operation) -> bool {
         if !self.has_succeeded {
             let Some(completion) = net.poll(&mut self.qps[0]) else {
                 return false;
@@ -121,7 +126,7 @@ impl Pair {
         }
         let [from, to] = &self.regions;
         match what {
-            What::Message | What::Datagram => {
+            Operation::Message | Operation::Datagram => {
                 let Some(received) = net.poll(&mut self.qps[1]) else {
                     return false;
                 };
@@ -129,11 +134,11 @@ impl Pair {
                 let found = net.content(to, offset, SHORT as usize);
                 assert!(found == pattern(LONG as usize, 1)[..SHORT as usize]);
             }
-            What::Write => {
+            Operation::Write => {
                 let found = net.content(to, 0, LONG as usize);
                 assert!(found == pattern(LONG as usize, 1));
             }
-            What::Read => {
+            Operation::Read => {
                 let found = net.content(from, 0, LONG as usize);
                 assert!(found == pattern(LONG as usize, 2));
             }
@@ -144,7 +149,7 @@ impl Pair {
 }
 
 #[test]
-fn others_go_on_while_somebody_works_on_a_device() {
+fn other_devices_are_not_blocked_by_an_occupied_device() {
     for what in ALL {
         for occupied in 0..2 {
             let mut net = Net::new(&[Profile::Efa3; 4], Settings::default());
@@ -164,7 +169,7 @@ fn others_go_on_while_somebody_works_on_a_device() {
 }
 
 #[test]
-fn one_that_sends_to_an_occupied_device_sends_to_others() {
+fn a_sender_to_an_occupied_device_can_send_to_others() {
     for what in ALL {
         let mut net = Net::new(&[Profile::Efa3; 3], Settings::default());
         let mut one = Pair::new(&mut net, [0, 1], what);
@@ -181,7 +186,7 @@ fn one_that_sends_to_an_occupied_device_sends_to_others() {
 }
 
 #[test]
-fn packets_of_an_occupied_sender_do_not_hold_up_those_of_others() {
+fn packets_of_an_occupied_sender_do_not_delay_others() {
     for what in ALL {
         let mut net = Net::new(&[Profile::Efa3; 3], Settings::default());
         let mut one = Pair::new(&mut net, [0, 2], what);
@@ -208,7 +213,7 @@ fn packets_of_an_occupied_sender_do_not_hold_up_those_of_others() {
 }
 
 /// Advances time until the operation has ended, for at most 20 ms; returns whether it has.
-fn wait_for_end(net: &mut Net, pair: &mut Pair, what: What) -> bool {
+fn wait_for_end(net: &mut Net, pair: &mut Pair, what: Operation) -> bool {
     (0..100).any(|_| {
         net.run_for(Duration::from_micros(200));
         pair.has_ended(net, what)
@@ -216,7 +221,7 @@ fn wait_for_end(net: &mut Net, pair: &mut Pair, what: What) -> bool {
 }
 
 #[test]
-fn at_any_moment_somebody_may_work_on_a_device() {
+fn a_device_may_be_occupied_at_any_time() {
     let slow = Settings {
         delay_us: 100.0,
         ..Settings::default()
@@ -240,7 +245,7 @@ fn at_any_moment_somebody_may_work_on_a_device() {
 }
 
 #[test]
-fn nothing_is_left_undone_that_had_to_wait() {
+fn deferred_work_is_done() {
     const ROUNDS: usize = 4;
     let mut net = Net::new(&[Profile::Efa3; 2], Settings::default());
     let mut pairs = ALL.map(|what| (what, Pair::new(&mut net, [0, 1], what)));

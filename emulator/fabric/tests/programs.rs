@@ -92,7 +92,7 @@ impl Programs {
                 return completion;
             }
         }
-        panic!("no completion comes");
+        panic!("no completion arrives");
     }
 }
 
@@ -186,7 +186,7 @@ impl Tap for Arrived {
 }
 
 #[test]
-fn datagrams_that_are_longer_than_any_are_dropped() {
+fn oversized_datagrams_are_dropped() {
     const MTU: usize = 8928;
     let mut programs = Programs::new(QpType::Ud, &Settings::default());
     let regions = [0, 1].map(|index: usize| {
@@ -244,12 +244,12 @@ fn a_program_that_is_gone_does_not_respond() {
 }
 
 #[test]
-fn a_program_that_is_gone_is_forgotten_though_another_one_cannot_join() {
+fn state_of_a_gone_program_is_dropped_even_if_a_join_fails() {
     let patient = Settings {
         silence_s: 600.0,
         ..Settings::default()
     };
-    for takes_its_place in [false, true] {
+    for has_its_address in [false, true] {
         let mut programs = Programs::new(QpType::Srd, &patient);
         let qp = programs.qps[0].clone();
         let from = programs.nets[0].region(&qp, 1, 0);
@@ -266,7 +266,7 @@ fn a_program_that_is_gone_is_forgotten_though_another_one_cannot_join() {
         net.run();
         net.fabric.leave(net.now, link);
         let mut addresses: Vec<_> = (0..=u8::MAX).map(|number| [number; 16]).collect();
-        if takes_its_place {
+        if has_its_address {
             addresses.push(gone);
         } else {
             addresses.push([
@@ -286,7 +286,7 @@ fn a_program_that_is_gone_is_forgotten_though_another_one_cannot_join() {
 }
 
 #[test]
-fn nobody_speaks_for_the_devices_of_others() {
+fn frames_with_a_forged_source_are_dropped() {
     let mut programs = Programs::new(QpType::Srd, &Settings::default());
     let qp = programs.qps[0].clone();
     let from = programs.nets[0].region(&qp, 1, 0);
@@ -317,7 +317,7 @@ fn forged(frame: &Frame, address: [u8; 16]) -> Frame {
 }
 
 #[test]
-fn nobody_acknowledges_or_answers_reads_for_others() {
+fn forged_acknowledgements_and_responses_are_dropped() {
     const OTHER: [u8; 16] = [9; 16];
     let mut programs = Programs::new(QpType::Srd, &Settings::default());
     let regions = [0, 1].map(|index: usize| {
@@ -351,7 +351,7 @@ fn nobody_acknowledges_or_answers_reads_for_others() {
             programs.nets[0].run();
             assert_eq!(programs.nets[0].poll(&mut programs.qps[0]), None);
             genuine.extend(frames);
-            assert!(!genuine.is_empty(), "the peer says nothing");
+            assert!(!genuine.is_empty(), "the peer sends nothing");
             let net = &programs.nets[0];
             for frame in genuine.drain(..) {
                 net.fabric.accept(net.now, programs.links[0].0, frame, 1000);
@@ -438,7 +438,7 @@ fn parts(frame: &Frame, address: [u8; 16]) -> impl Fn(u64, u64) -> Frame + use<>
 }
 
 #[test]
-fn acknowledgements_of_another_program_that_wait_have_a_bound() {
+fn queued_acknowledgements_of_another_program_are_bounded() {
     // Limit of 8 MiB for all its devices, of which each acknowledgement takes 256 bytes.
     const MOST: u32 = (8 << 20) / 256;
     const OTHERS: [[u8; 16]; 2] = [[8; 16], [9; 16]];
@@ -473,7 +473,7 @@ fn acknowledgements_of_another_program_that_wait_have_a_bound() {
 }
 
 #[test]
-fn nothing_is_remembered_of_packets_for_nobody() {
+fn unroutable_packets_leave_no_state() {
     // Limit of 64 MiB, of which each connection would take 640 bytes.
     const CONNECTIONS: usize = (64 << 20) / 640;
     const OTHERS: [[u8; 16]; 2] = [[8; 16], [9; 16]];
@@ -526,7 +526,7 @@ fn nothing_is_remembered_of_packets_for_nobody() {
 }
 
 #[test]
-fn what_is_remembered_of_another_program_has_a_bound() {
+fn state_of_another_program_is_bounded() {
     // Limit of 64 MiB, of which each connection takes 640 bytes.
     const CONNECTIONS: usize = (64 << 20) / 640;
     const OTHERS: [[u8; 16]; 3] = [[7; 16], [8; 16], [9; 16]];

@@ -17,7 +17,7 @@ fn each_message_arrives_once() {
         let distinct: BTreeSet<_> = arrived.iter().collect();
         assert_eq!((arrived.len(), distinct.len()), (1000, 1000), "{name}");
         let in_order = arrived.is_sorted();
-        assert_eq!(in_order, name == "a good one", "{name}");
+        assert_eq!(in_order, name == "a network with delay only", "{name}");
         let stats: NetworkStats = net.driver(a.port, |driver| driver.statistics().unwrap());
         let lossy = settings.loss > 0.0 || !settings.path.is_empty();
         assert_eq!(stats.retrans_pkts > 0, lossy, "{name}: {stats:?}");
@@ -103,7 +103,7 @@ fn a_bit_that_the_network_flips_is_wrong() {
 }
 
 #[test]
-fn a_path_that_comes_back_is_used_again() {
+fn a_path_that_recovers_is_used_again() {
     let down = |down| Settings {
         delay_us: 20.0,
         paths: 2,
@@ -185,7 +185,7 @@ fn without_multipath_a_connection_has_one_path() {
 }
 
 #[test]
-fn reads_that_wait_for_others_take_as_long_as_those_do() {
+fn queued_reads_do_not_expire() {
     const LENGTH: u32 = 512 << 10;
     // A read expires if its peer sends nothing for 10 s. All reads take 14 s, as would 128 of 16 MiB at 1.2 Gbit/s.
     let settings = Settings {
@@ -247,11 +247,11 @@ fn a_read_that_is_given_up_is_not_kept_alive_by_others() {
             assert_eq!(ended, (read, u8::from(CompStatus::Ok)));
         }
     }
-    panic!("it has not ended");
+    panic!("the read has not ended");
 }
 
 #[test]
-fn a_queue_pair_that_is_not_ready_keeps_nothing_from_others() {
+fn a_queue_pair_that_is_not_ready_does_not_block_others() {
     const STALLED: u16 = 48;
     let settings = Settings {
         delay_us: 20.0,
@@ -293,7 +293,7 @@ fn a_queue_pair_that_is_not_ready_keeps_nothing_from_others() {
 }
 
 #[test]
-fn nothing_is_due_when_nothing_moves() {
+fn an_idle_network_has_no_timers() {
     let (mut net, mut a, b) = Net::pair(Settings::default());
     let (from, to) = (net.region(&a, 256, 0), net.region(&b, 256, 0));
     net.post(&mut a, &Send::write(&b, &from, &to, 1 << 20));

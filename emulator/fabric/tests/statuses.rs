@@ -89,20 +89,16 @@ fn unsupported_op() {
 fn invalid_ah() {
     let expected = CompStatus::LocalInvalidAh;
     for ah in [0, 77, u16::MAX] {
-        refused("a handle that is not", expected, |_, _, _, send| {
+        refused("an unknown handle", expected, |_, _, _, send| {
             send.ah = Some(ah)
         });
     }
-    refused(
-        "a handle that was destroyed",
-        expected,
-        |net, a, _, send| {
-            let (ah, pd) = (a.ah, a.pd);
-            send.ah = Some(ah);
-            net.driver(a.port, |driver| driver.execute(&DestroyAh { ah, pd }))
-                .unwrap();
-        },
-    );
+    refused("a destroyed handle", expected, |net, a, _, send| {
+        let (ah, pd) = (a.ah, a.pd);
+        send.ah = Some(ah);
+        net.driver(a.port, |driver| driver.execute(&DestroyAh { ah, pd }))
+            .unwrap();
+    });
     refused("a handle of another domain", expected, |net, a, _, send| {
         let other = net.qp(a.port.0, QpType::Srd);
         send.ah = Some(net.handle(&other, a.port));
@@ -113,12 +109,12 @@ fn invalid_ah() {
 fn invalid_lkey() {
     let expected = CompStatus::LocalInvalidLkey;
     for (what, address, length, key) in [
-        ("no key", 0, 100, 0xff_ffff),
+        ("a key of all ones", 0, 100, 0xff_ffff),
         ("key zero", 0, 100, 0),
-        ("a key that is not", 0, 100, 999),
-        ("the byte before", u64::MAX, 100, 1),
-        ("the byte behind", 4 * 4096 - 99, 100, 1),
-        ("far behind", 1 << 40, 100, 1),
+        ("an unknown key", 0, 100, 999),
+        ("a byte before the start", u64::MAX, 100, 1),
+        ("a byte beyond the end", 4 * 4096 - 99, 100, 1),
+        ("far beyond the end", 1 << 40, 100, 1),
         (
             "wrapping addresses",
             u64::MAX - 0x7f00_0000_0000 - 50,
@@ -143,19 +139,15 @@ fn invalid_lkey() {
         let other = net.qp(a.port.0, QpType::Srd);
         send.buffers[0].2 = net.region(&other, 1, 0).lkey;
     });
+    refused("a deregistered key", expected, |net, a, _, send| {
+        let region = net.region(a, 1, 0);
+        let l_key = region.lkey;
+        net.driver(a.port, |driver| driver.execute(&DeregMr { l_key }))
+            .unwrap();
+        send.buffers[0].2 = l_key;
+    });
     refused(
-        "a key that was deregistered",
-        expected,
-        |net, a, _, send| {
-            let region = net.region(a, 1, 0);
-            let l_key = region.lkey;
-            net.driver(a.port, |driver| driver.execute(&DeregMr { l_key }))
-                .unwrap();
-            send.buffers[0].2 = l_key;
-        },
-    );
-    refused(
-        "memory to read that one may not read into",
+        "a read into memory without write permission",
         expected,
         |net, a, _, send| {
             let region = net.region_with(a, 1, 0, RegMrPermissions::default());
@@ -166,7 +158,7 @@ fn invalid_lkey() {
 }
 
 #[test]
-fn a_region_ends_where_it_ends() {
+fn accesses_beyond_the_end_of_a_region_fail() {
     // The page extends beyond the region's end.
     let (mut net, mut a, b, _, to) = set();
     let region = net.region_cut(&a, 1, 0, 96, RegMrPermissions::default());
@@ -189,7 +181,7 @@ fn bad_length() {
         },
     );
     refused(
-        "more than one operation may move",
+        "more than the limit of an operation",
         expected,
         |_, _, _, send| {
             send.buffers[0].1 = u32::MAX;
@@ -210,7 +202,7 @@ fn bad_length() {
         send.buffers = vec![(send.buffers[0].0, u32::MAX, 1); 2];
     });
     refused(
-        "more inline data than there is room for",
+        "more inline data than a work request can have",
         expected,
         |_, _, _, send| {
             send.inline = Some(vec![1; 81]);
@@ -224,10 +216,10 @@ fn bad_address() {
     let expected = CompStatus::RemoteBadAddress;
     for operation in [OpType::RdmaWrite, OpType::RdmaRead] {
         for (what, offset, key) in [
-            ("a key that is not", 0, Some(999 | (1 << 19))),
+            ("an unknown key", 0, Some(999 | (1 << 19))),
             ("a local key", 0, Some(1)),
-            ("the byte before", u64::MAX, None),
-            ("the byte behind", 4 * 4096 - 99, None),
+            ("a byte before the start", u64::MAX, None),
+            ("a byte beyond the end", 4 * 4096 - 99, None),
             ("wrapping addresses", u64::MAX - 0x7f00_0000_0000 - 50, None),
         ] {
             refused(what, expected, |_, _, _, send| {
@@ -251,7 +243,7 @@ fn bad_address() {
             send.remote = Some((region.iova, 100, region.rkey));
         });
         refused(
-            "memory that peers may not use",
+            "memory without permission for peers",
             expected,
             |net, _, b, send| {
                 // Each region permits only the other operation.
@@ -317,11 +309,11 @@ fn every_status_has_a_source_and_a_test() {
 fn bad_dest_qpn() {
     let expected = CompStatus::RemoteBadDestQpn;
     for number in [0, 99, u16::MAX] {
-        refused("a queue pair that is not", expected, |_, _, _, send| {
+        refused("an unknown queue pair", expected, |_, _, _, send| {
             send.peer_qp = number;
         });
     }
-    refused("a queue pair of datagrams", expected, |net, _, b, send| {
+    refused("a UD queue pair", expected, |net, _, b, send| {
         send.peer_qp = net.qp(b.port.0, QpType::Ud).number;
     });
     refused("a queue pair in error", expected, |net, _, b, send| {
@@ -537,7 +529,7 @@ fn security_groups() {
 }
 
 #[test]
-fn peers_to_which_there_is_no_way() {
+fn unreachable_peers() {
     let down = PathSettings {
         down: true,
         ..PathSettings::default()
@@ -616,7 +608,7 @@ fn peers_that_give_up() {
     net.receive(&mut b, &[(to.iova, 8, to.lkey)]);
     let doorbell = net.state(b.port).doorbells;
     assert_eq!(doorbell, 1);
-    net.spoil_receive(&b);
+    net.corrupt_receive(&b);
     net.post(&mut a, &Send::message(&b, &from, 8));
     assert_eq!(net.status(&mut a), CompStatus::RemoteAbort);
     assert_eq!(net.status(&mut b), CompStatus::LocalQpInternalError);
@@ -786,7 +778,7 @@ fn a_reset_queue_pair_starts_anew() {
 }
 
 #[test]
-fn a_drained_send_queue_holds_what_is_posted() {
+fn a_drained_send_queue_holds_posted_work_requests() {
     let (mut net, mut a, mut b, from, to) = set();
     net.receive(&mut b, &[(to.iova, 100, to.lkey)]);
     net.modify(&mut a, QpState::Sqd);

@@ -47,7 +47,7 @@ pub(crate) struct DataPath {
     /// Counters of program errors since the device was made.
     pub(crate) program_errors: ProgramErrors,
     /// Program errors that were not reported yet, at most [`ERRORS_PER_CALL`].
-    untold: Vec<ProgramError>,
+    unreported: Vec<ProgramError>,
     /// Number of work requests flushed since the last [`take_flushed`](Self::take_flushed).
     flushed: u32,
     /// Fault rules for the work of queue pairs.
@@ -56,7 +56,7 @@ pub(crate) struct DataPath {
     /// Queue pair whose long page list is being read.
     registering: Option<u16>,
     /// Pending fault that kills or unplugs the device.
-    doom: Option<Box<Then>>,
+    fatal_fault: Option<Box<Then>>,
 }
 
 impl DataPath {
@@ -69,12 +69,12 @@ impl DataPath {
             errors: Vec::new(),
             more_errors: 0,
             program_errors: ProgramErrors::default(),
-            untold: Vec::new(),
+            unreported: Vec::new(),
             flushed: 0,
             faults: Faults::default(),
             late: LateCompletions::default(),
             registering: None,
-            doom: None,
+            fatal_fault: None,
         }
     }
 
@@ -82,7 +82,7 @@ impl DataPath {
     pub(crate) fn forget(&mut self) {
         self.resources.end();
         self.late.clear();
-        self.doom = None;
+        self.fatal_fault = None;
     }
 
     /// Returns the number of work requests flushed since the last call.
@@ -98,14 +98,14 @@ impl DataPath {
 
     /// Takes the unreported program errors.
     pub(crate) fn take_program_errors(&mut self) -> Vec<ProgramError> {
-        std::mem::take(&mut self.untold)
+        std::mem::take(&mut self.unreported)
     }
 
     /// Counts a program error, and records it for the report.
     pub(crate) fn note_program_error(&mut self, error: ProgramError) {
         self.program_errors.count(&error);
-        if self.untold.len() < ERRORS_PER_CALL {
-            self.untold.push(error);
+        if self.unreported.len() < ERRORS_PER_CALL {
+            self.unreported.push(error);
         }
     }
 

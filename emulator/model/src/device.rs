@@ -6,10 +6,10 @@ mod commands;
 mod data_path;
 mod events;
 mod life;
-mod looking;
 mod operator;
 mod registers;
 mod run;
+mod snapshot;
 
 use crate::{
     Config, Host, Overrides, TraceEvent,

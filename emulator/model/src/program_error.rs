@@ -93,7 +93,7 @@ pub enum Fault {
     #[error("reserved bits are not 0")]
     Reserved,
     /// The first receive descriptor lacks `first`, or another one has it.
-    #[error("`first` does not begin it")]
+    #[error("`first` is not on the first descriptor only")]
     First,
     /// No receive descriptor has `last` within the limit on descriptors of a work request.
     #[error("no descriptor has `last`")]

@@ -10,7 +10,7 @@ use crate::dma::DmaError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
     /// A write to an offset without a register.
-    #[error("write of {value:#x} to {offset:#x}, where no register is")]
+    #[error("write of {value:#x} to {offset:#x}, where no register exists")]
     NoRegister {
         /// Offset of the write.
         offset: u64,
@@ -34,19 +34,19 @@ pub enum ProtocolError {
         value: u32,
     },
     /// A register read without an address for the response.
-    #[error("read of register {offset:#x} without an address for the answer")]
+    #[error("read of register {offset:#x} without a response address")]
     NoResponseAddress {
         /// Offset of the register.
         offset: u16,
     },
     /// A read of an offset without a register.
-    #[error("read of {offset:#x}, where no register is")]
+    #[error("read of {offset:#x}, where no register exists")]
     NoSuchRegister {
         /// Offset of the read.
         offset: u16,
     },
     /// A ring with an invalid geometry.
-    #[error("{register} {value:#x} with base {base:#x} is not a possible ring")]
+    #[error("{register} {value:#x} with base {base:#x} is an invalid ring")]
     Ring {
         /// The register with its geometry.
         register: Register,
@@ -56,7 +56,7 @@ pub enum ProtocolError {
         base: u64,
     },
     /// A write to `DEV_CTL` that is undefined, or invalid in the current state of the device.
-    #[error("DEV_CTL {value:#x} asks for nothing that can be done")]
+    #[error("DEV_CTL {value:#x} is invalid in this state")]
     Control {
         /// Value that was written.
         value: u32,
@@ -103,19 +103,19 @@ pub enum ProtocolError {
         eqn: u16,
     },
     /// A command for an object that a reset has destroyed.
-    #[error("{opcode} for an object that a reset has ended")]
+    #[error("{opcode} for an object that a reset has destroyed")]
     EndedObject {
         /// The command.
         opcode: Opcode,
     },
     /// A write to an offset without a doorbell.
-    #[error("doorbell at {offset:#x}, where none was handed out")]
+    #[error("doorbell at {offset:#x}, where no doorbell exists")]
     NoDoorbell {
         /// Offset in the doorbell BAR.
         offset: u64,
     },
     /// A doorbell of a queue that does not exist in this user access region.
-    #[error("doorbell in user access region {uar} for a queue that it has not")]
+    #[error("doorbell in user access region {uar} for a queue outside of it")]
     ForeignDoorbell {
         /// The user access region.
         uar: u16,

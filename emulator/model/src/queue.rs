@@ -38,9 +38,7 @@ pub enum QueueError {
     #[error("there is no {0}")]
     Missing(Queue),
     /// The access extends beyond the end of the queue.
-    #[error(
-        "the {queue} has {size} bytes, which end before offset {offset} and {length} bytes more"
-    )]
+    #[error("access of {length} bytes at offset {offset} exceeds the {size} bytes of the {queue}")]
     Range {
         /// The queue.
         queue: Queue,

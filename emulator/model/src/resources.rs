@@ -96,7 +96,7 @@ impl Resources {
     }
 
     /// Posts a completion like [`complete`](Self::complete), with the effects of a fault.
-    pub(crate) fn complete_wrongly(
+    pub(crate) fn complete_with_fault(
         &mut self,
         host: &mut dyn Host,
         cq: (u16, u16),

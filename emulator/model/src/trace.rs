@@ -233,7 +233,7 @@ impl Display for TraceEvent {
                 }
                 match value {
                     Some(value) => write!(f, " = {value:#x}"),
-                    None => f.write_str(" = no answer (injected)"),
+                    None => f.write_str(" = no response (injected)"),
                 }
             }
             Self::RegisterWrite { register, value } => write!(f, "write {register} = {value:#x}"),
@@ -259,7 +259,7 @@ impl Display for TraceEvent {
                 left,
             } => {
                 event(f, *group, *syndrome)?;
-                write!(f, " {posted} times, {left} to come")
+                write!(f, " {posted} times, {left} pending")
             }
             Self::Death { silent: false } => f.write_str("dies"),
             Self::Death { silent: true } => f.write_str("dies silently"),

@@ -201,7 +201,7 @@ impl Set {
     fn quiesced(&mut self, bytes: usize) -> usize {
         let quiesced = std::mem::take(&mut self.driver.world.quiesced);
         let late = quiesced.iter().find(|read| **read > bytes);
-        assert_eq!(late, None, "memory is given up before copies have ended");
+        assert_eq!(late, None, "memory is released before copies have ended");
         quiesced.len()
     }
 }
@@ -267,7 +267,7 @@ fn a_queue_pair_has_only_so_many_work_requests_in_the_transport() {
 }
 
 #[test]
-fn what_a_queue_pair_cannot_send_is_not_fetched() {
+fn work_requests_that_cannot_be_sent_are_not_fetched() {
     let mut set = Set::new(2);
     set.send(0, 4);
     assert!(set.fetch().is_some());
@@ -286,7 +286,7 @@ fn what_a_queue_pair_cannot_send_is_not_fetched() {
 }
 
 #[test]
-fn a_flush_completes_what_was_not_fetched() {
+fn a_flush_completes_unfetched_work_requests() {
     let mut set = Set::new(1);
     set.send(0, 3);
     assert!(set.fetch().is_some());
@@ -431,7 +431,7 @@ fn a_ring_is_full_until_deliveries_end() {
 }
 
 #[test]
-fn a_cancelled_delivery_gives_its_receive_back() {
+fn a_cancelled_delivery_returns_its_receive() {
     let mut set = Set::new(1);
     let ids = [(); 3].map(|()| set.receive(0));
     let arrival = set.message(0, 1);
@@ -549,7 +549,7 @@ fn a_reset_of_the_device_during_a_delivery() {
 }
 
 #[test]
-fn commands_that_give_memory_up_wait_for_copies() {
+fn commands_that_release_memory_wait_for_copies() {
     let mut set = Set::new(3);
     let l_key = set.lkey;
     set.receive(0);
@@ -852,9 +852,10 @@ fn program_errors() {
         )]
     );
     for (fault, change) in [
-        ("`first` does not begin it", |desc: &mut RxDesc| {
-            desc.lkey_ctrl.first = false
-        }),
+        (
+            "`first` is not on the first descriptor only",
+            |desc: &mut RxDesc| desc.lkey_ctrl.first = false,
+        ),
         ("no descriptor has `last`", |desc: &mut RxDesc| {
             desc.lkey_ctrl.last = false
         }),

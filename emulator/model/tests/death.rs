@@ -57,7 +57,7 @@ fn reset_works(driver: &mut Driver) -> bool {
 }
 
 #[test]
-fn it_tells_and_stops() {
+fn reports_a_fatal_error_and_stops() {
     let mut driver = driver();
     driver.device.inject(
         serde_json::from_str(r#"{"when":{"opcode":"ALLOC_UAR"},"then":{"delay_ms":50}}"#).unwrap(),
@@ -97,7 +97,7 @@ fn it_tells_and_stops() {
 }
 
 #[test]
-fn it_may_tell_nobody() {
+fn may_die_silently() {
     let mut driver = driver();
     die(&mut driver, r#"{"silent":true}"#);
     driver.submit(&AllocPd {});
@@ -191,7 +191,7 @@ fn strays_in(driver: &mut Driver, page: u64, lines: Range<u64>) -> usize {
 }
 
 #[test]
-fn it_may_go_on_writing_to_memory() {
+fn may_continue_to_write_to_memory() {
     let mut driver = driver();
     let [eq, cq, writable, read_only, counter] = objects(&mut driver);
     let (acq, aenq) = (driver.acq.base, driver.aenq.base);
@@ -256,7 +256,7 @@ fn a_reset_of_its_function_ends_its_writes() {
 }
 
 #[test]
-fn its_work_at_a_time_is_bounded() {
+fn writes_of_a_call_are_bounded() {
     let mut driver = driver();
     objects(&mut driver);
     die(&mut driver, r#"{"dma":true}"#);
@@ -270,7 +270,7 @@ fn its_work_at_a_time_is_bounded() {
 }
 
 #[test]
-fn it_may_die_of_anything() {
+fn may_die_at_any_event() {
     let mut driver = driver();
     let inject = |driver: &mut Driver, when: &str, skip: u32| {
         let rule =
@@ -304,7 +304,7 @@ fn it_may_die_of_anything() {
 }
 
 #[test]
-fn it_may_be_pulled_out_at_any_step() {
+fn may_be_unplugged_at_any_step() {
     for (when, works) in [
         (r#"{"opcode":"ALLOC_PD"}"#, true),
         (r#"{"register":"VERSION"}"#, true),
@@ -349,7 +349,7 @@ fn it_may_be_pulled_out_at_any_step() {
 }
 
 #[test]
-fn deaths_that_make_no_sense() {
+fn invalid_deaths() {
     for (json, part) in [
         (r#"{"resets":0}"#, "nonzero"),
         (r#"{"how":"slowly"}"#, "never_starts"),

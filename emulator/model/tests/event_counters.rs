@@ -311,7 +311,7 @@ fn creation() {
 }
 
 #[test]
-fn numbers_of_nothing() {
+fn unknown_numbers() {
     let mut set = Set::new();
     let (handle, _) = set.counter();
     let qp_handle = set.qp_handle();
@@ -420,7 +420,7 @@ fn changes() {
 }
 
 #[test]
-fn memory_that_is_gone() {
+fn unmapped_memory() {
     let mut set = Set::new();
     let (handle, paddr) = set.counter();
     set.attach(handle, ALL).unwrap();
@@ -502,7 +502,7 @@ fn events_that_a_device_does_not_count() {
 fn states_in_which_counters_can_be_attached() {
     let mut set = Set::new();
     let (handle, _) = set.counter();
-    for (state, possible) in [
+    for (state, allowed) in [
         (QpState::Init, true),
         (QpState::Rtr, false),
         (QpState::Rts, false),
@@ -511,16 +511,16 @@ fn states_in_which_counters_can_be_attached() {
         (QpState::Reset, true),
     ] {
         set.state(state);
-        let expected = if possible { Ok(()) } else { Err(ILLEGAL) };
+        let expected = if allowed { Ok(()) } else { Err(ILLEGAL) };
         assert_eq!(set.attach(handle, SEND_COMP), expected, "{state}");
-        if possible {
+        if allowed {
             set.detach(handle, SEND_COMP).unwrap();
         }
     }
 }
 
 #[test]
-fn who_uses_what() {
+fn uar_is_busy_while_used() {
     let mut set = Set::new();
     let (first, _) = set.counter();
     let (uar, cq_idx, qp_handle) = (set.qp.cq.uar, set.qp.cq.idx, set.qp_handle());
@@ -581,7 +581,7 @@ fn failures_are_counted_by_operation() {
 
 /// An event is counted before its completion is visible.
 #[test]
-fn events_are_counted_before_they_are_told() {
+fn events_are_counted_before_their_completion() {
     let mut set = Set::new();
     let (sends, receives) = (set.counter_of(SEND_ERR), set.counter_of(RECV_ERR));
     set.start();

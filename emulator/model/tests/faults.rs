@@ -155,7 +155,7 @@ fn held_commands_are_executed_and_complete_when_they_are_released() {
 }
 
 #[test]
-fn clearing_releases_what_is_held() {
+fn clearing_releases_held_commands() {
     let mut driver = with(r#"{"when":{"opcode":"ALLOC_PD"},"then":{"hold":"a"},"times":1}"#);
     driver.device.inject(rule(
         r#"{"when":{"opcode":"ALLOC_PD"},"then":{"hold":"b"},"skip":1}"#,
@@ -174,7 +174,7 @@ fn clearing_releases_what_is_held() {
 }
 
 #[test]
-fn a_reset_death_and_the_end_of_the_guest_discard_what_is_held() {
+fn a_reset_death_and_the_end_of_the_guest_discard_held_commands() {
     for ends in ["reset", "death", "guest"] {
         let mut driver = with(r#"{"when":{"opcode":"ALLOC_PD"},"then":{"hold":"pd"},"times":1}"#);
         driver.submit(&AllocPd {});
@@ -215,7 +215,7 @@ fn no_more_commands_are_held_than_the_queue_has_entries() {
 }
 
 #[test]
-fn of_two_rules_one_that_holds_counts() {
+fn a_rule_that_holds_takes_precedence() {
     for rules in [
         ["\"delay_ms\":5", "\"hold\":\"x\""],
         ["\"hold\":\"x\"", "\"delay_ms\":5"],
@@ -392,7 +392,7 @@ fn reset_that_never_ends() {
 }
 
 #[test]
-fn event_at_the_last_moment() {
+fn event_at_the_start_of_a_reset() {
     let mut driver = with(r#"{"when":{"reset":true},"then":{"with_event":true},"times":1}"#);
     driver.enable_events(AenqGroup::KeepAlive.mask()).unwrap();
     driver.world.take_interrupts();
@@ -408,7 +408,7 @@ fn event_at_the_last_moment() {
 }
 
 #[test]
-fn rules_that_make_no_sense() {
+fn invalid_rules() {
     for (json, part) in [
         (r#"{"when":{},"then":{}}"#, "exactly one of"),
         (

@@ -33,7 +33,7 @@ fn only_an_override_claims_data_polling() {
 }
 
 #[test]
-fn a_device_has_as_many_regions_as_it_says() {
+fn a_device_has_as_many_regions_as_it_reports() {
     let mut driver = Driver::new(Profile::Efa2);
     let queues: QueueAttr1 = driver.feature().unwrap();
     let pd = driver.execute(&AllocPd {}).unwrap().pd;

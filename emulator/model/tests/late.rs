@@ -32,18 +32,18 @@ fn start_over(driver: &mut Driver) {
 }
 
 /// Executes commands until a completion is of another command; returns how many, and the completion.
-fn until_late(driver: &mut Driver) -> (u32, (u16, u8, [u8; 64])) {
+fn wait_for_late_completion(driver: &mut Driver) -> (u32, (u16, u8, [u8; 64])) {
     for done in 0..3 * u32::from(DEPTH) {
         if let Some(completion) = driver.completion() {
             return (done, completion);
         }
         driver.execute(&AllocPd {}).unwrap();
     }
-    panic!("it does not come");
+    panic!("no late completion");
 }
 
 #[test]
-fn a_completion_comes_in_the_next_session() {
+fn a_late_completion_is_posted_in_the_next_session() {
     for (then, after) in [
         (r#"{"after_reset":true}"#, 1),
         (r#"{"after_reset":true,"after_commands":0}"#, 0),
@@ -54,7 +54,7 @@ fn a_completion_comes_in_the_next_session() {
         assert_eq!(driver.device.state().late, 1);
         start_over(&mut driver);
         driver.run(Duration::ZERO);
-        let (done, (late, status, entry)) = until_late(&mut driver);
+        let (done, (late, status, entry)) = wait_for_late_completion(&mut driver);
         assert_eq!((done, late, status), (after, id, 0), "{then}");
         assert_eq!(AcqHeader::of(&entry).checksum, checksum::of_entry(&entry));
         assert!(!driver.world.take_interrupts().is_empty());
@@ -70,18 +70,18 @@ fn a_completion_comes_in_the_next_session() {
 }
 
 #[test]
-fn it_waits_for_a_session_that_is_long_enough() {
+fn a_late_completion_waits_for_a_session_that_is_long_enough() {
     let (mut driver, id) = unanswered(r#"{"after_reset":true,"after_commands":2}"#);
     driver.device.reset(&mut driver.world);
     start_over(&mut driver);
     driver.execute(&AllocPd {}).unwrap();
     start_over(&mut driver);
-    let (done, (late, ..)) = until_late(&mut driver);
+    let (done, (late, ..)) = wait_for_late_completion(&mut driver);
     assert_eq!((done, late), (1, id));
 }
 
 #[test]
-fn clearing_and_power_forget_it() {
+fn clearing_and_power_on_drop_late_completions() {
     for power in [false, true] {
         let (mut driver, _) = unanswered(r#"{"after_reset":true}"#);
         if power {
@@ -97,7 +97,7 @@ fn clearing_and_power_forget_it() {
 }
 
 #[test]
-fn an_event_comes_in_the_next_session() {
+fn a_late_event_is_posted_in_the_next_session() {
     let mut driver = Driver::new(Profile::Efa2);
     let fatal = u16::from(AenqGroup::FatalError);
     driver.device.post_event_late(fatal, 7, 1);
@@ -113,7 +113,7 @@ fn an_event_comes_in_the_next_session() {
 }
 
 #[test]
-fn there_are_never_too_many() {
+fn late_answers_are_bounded() {
     let mut driver = Driver::new(Profile::Efa2);
     let rule = r#"{"when":{"opcode":"ANY"},"then":{"after_reset":true}}"#;
     driver.device.inject(serde_json::from_str(rule).unwrap());

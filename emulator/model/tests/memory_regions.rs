@@ -263,7 +263,7 @@ fn a_reset_ends_a_long_registration() {
 
 /// Faults in any part of a long list are detected.
 #[test]
-fn long_lists_that_cannot_be() {
+fn invalid_long_lists() {
     let mut set = Set::new(Profile::Efa2);
     let mut pages = page_addresses(2 * PAGES_PER_CALL as u64);
     let list = write_list(&mut set.driver.world, &pages);
@@ -282,7 +282,7 @@ fn long_lists_that_cannot_be() {
 
 /// A chain that refers to itself ends where the region does.
 #[test]
-fn chain_without_end() {
+fn endless_chain() {
     let mut set = Set::new(Profile::Efa2);
     let count = 1 << 20;
     let chunks = write_chunks(
@@ -308,7 +308,7 @@ fn chain_without_end() {
     );
     assert!(
         set.driver.world.dma_bytes < 10_000,
-        "it read the list nevertheless"
+        "the device has read the list"
     );
 }
 
@@ -454,7 +454,7 @@ fn physical_memory() {
 #[test]
 fn devices_without_kernel_verbs() {
     let unsupported = Err(Status::UnsupportedOpcode);
-    for (profile, possible) in [
+    for (profile, supported) in [
         (Profile::Efa0, false),
         (Profile::Efa1, false),
         (Profile::Efa2, true),
@@ -469,13 +469,13 @@ fn devices_without_kernel_verbs() {
             pd: set.pd,
             max_pages,
         };
-        if possible {
+        if supported {
             set.register(&physical).unwrap();
             set.driver.execute(&fast).unwrap();
         }
-        // Each feature is possible without the other.
+        // Each feature is supported without the other.
         for (fast_mr, physical_mr) in [(false, false), (true, false), (false, true)] {
-            if possible || fast_mr || physical_mr {
+            if supported || fast_mr || physical_mr {
                 let json = format!(r#"{{"fast_mr":{fast_mr},"physical_mr":{physical_mr}}}"#);
                 set.driver.device.set(serde_json::from_str(&json).unwrap());
             }

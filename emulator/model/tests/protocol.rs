@@ -20,7 +20,7 @@ use efa_testing::mock::{self, DEPTH, Driver};
 const MS: Duration = Duration::from_millis(1);
 
 #[test]
-fn comes_up() {
+fn device_starts() {
     for profile in [Profile::Efa0, Profile::Efa1, Profile::Efa2, Profile::Efa3] {
         let mut driver = Driver::new(profile);
         let version = Version::from_raw(driver.read(Register::Version));
@@ -75,7 +75,7 @@ fn register_read_without_address() {
 }
 
 #[test]
-fn reset_takes_its_time() {
+fn reset_takes_time() {
     let mut driver = Driver::new(Profile::Efa2);
     driver
         .device
@@ -95,7 +95,7 @@ fn reset_takes_its_time() {
 }
 
 #[test]
-fn reset_forgets_all() {
+fn reset_clears_all_state() {
     let mut driver = Driver::new(Profile::Efa2);
     driver.execute(&AllocPd {}).unwrap();
     driver.enable_keep_alive();
@@ -121,7 +121,7 @@ fn reset_forgets_all() {
 }
 
 #[test]
-fn function_reset_forgets_all() {
+fn function_reset_clears_all_state() {
     let mut driver = Driver::new(Profile::Efa2);
     driver.execute(&AllocPd {}).unwrap();
     driver.device.reset(&mut driver.world);
@@ -177,7 +177,7 @@ fn queues_wrap() {
 }
 
 #[test]
-fn rings_that_can_not_be() {
+fn invalid_rings() {
     let mut driver = Driver::new(Profile::Efa2);
     let aq = |depth, entry_size| AqCaps { depth, entry_size }.into_raw();
     let acq = |depth, entry_size, msix_vector| {
@@ -343,7 +343,7 @@ fn masked_interrupts_are_not_lost() {
 }
 
 #[test]
-fn commands_that_are_none() {
+fn invalid_commands() {
     for profile in [Profile::Efa2, Profile::Efa4] {
         let mut driver = Driver::new(profile);
         let good = AllocPd {}.to_request();

@@ -48,7 +48,7 @@ impl Set {
             interrupt_mode_enabled: true,
             ..CqCaps1::default()
         };
-        assert_eq!(eqn, 1, "what `Cq` takes");
+        assert_eq!(eqn, 1, "`Cq` uses event queue 1");
         let cq = Cq::new(&mut driver, 64, caps_1, false);
         let silent = Cq::new(&mut driver, 64, CqCaps1::default(), false);
         let shape = Shape::new(QpType::Srd, 64);
@@ -135,7 +135,7 @@ fn entries_have_the_phase_of_their_round() {
 }
 
 #[test]
-fn an_event_may_be_about_nothing() {
+fn an_event_may_name_a_missing_queue() {
     let mut set = Set::new();
     set.post(Some(set.eqn), 999).unwrap();
     assert_eq!(set.entry(0).cqn, 999);
@@ -150,7 +150,7 @@ fn an_event_may_be_about_nothing() {
 }
 
 #[test]
-fn memory_that_is_gone() {
+fn unmapped_memory() {
     let mut set = Set::new();
     set.driver.world.unmap(set.eq_ring);
     assert!(matches!(

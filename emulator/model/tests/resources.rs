@@ -194,7 +194,7 @@ fn numbers_are_reused_late() {
 }
 
 #[test]
-fn numbers_of_nothing() {
+fn unknown_numbers() {
     let mut set = Set::new(Profile::Efa2);
     let cq = set.cq();
     let illegal = Status::IllegalParameter;
@@ -263,7 +263,7 @@ fn numbers_of_nothing() {
 }
 
 #[test]
-fn what_is_used_is_busy() {
+fn objects_in_use_are_busy() {
     let mut set = Set::new(Profile::Efa2);
     let busy = Status::ResourceBusy;
     let (pd, uar, eqn) = (set.pd, set.uar, set.eqn);
@@ -611,7 +611,7 @@ fn states() {
     for qp_type in [QpType::Ud, QpType::Srd] {
         let mut set = Set::new(Profile::Efa2);
         let qp_handle = set.qp(qp_type);
-        for (path, possible) in table {
+        for (path, valid) in table {
             for &target in QpState::ALL {
                 set.driver.execute(&to(qp_handle, Reset)).unwrap();
                 for &state in path {
@@ -619,7 +619,7 @@ fn states() {
                 }
                 let from = path.last().copied().unwrap_or(Reset);
                 let result = set.driver.execute(&to(qp_handle, target));
-                let reached = if possible.contains(&target) {
+                let reached = if valid.contains(&target) {
                     assert!(result.is_ok(), "{from} to {target}");
                     target
                 } else {
@@ -781,7 +781,7 @@ fn places_in_bars() {
 
 /// BARs are limited to the range of 32-bit offsets, even with larger attributes.
 #[test]
-fn bars_hold_as_much_as_can_be_addressed() {
+fn bar_sizes_are_limited_by_32_bit_offsets() {
     let sizes = |overrides: &str| {
         let mut config = Config::new(Profile::Efa3, 0);
         config.overrides = serde_json::from_str(overrides).unwrap();

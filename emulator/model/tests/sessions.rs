@@ -112,7 +112,7 @@ fn objects_end_with_their_session() {
     assert!(
         driver
             .world
-            .traced(&["protocol error: DESTROY_CQ for an object that a reset has ended"])
+            .traced(&["protocol error: DESTROY_CQ for an object that a reset has destroyed"])
     );
     // A number that was never used is no protocol error, nor that of an object of this session that was destroyed.
     fails(&mut driver, &DeallocPd { pd: 99 }, false);
@@ -123,7 +123,7 @@ fn objects_end_with_their_session() {
 }
 
 #[test]
-fn numbers_are_others_in_the_next_session() {
+fn numbers_differ_in_the_next_session() {
     let mut driver = Driver::new(Profile::Efa2);
     let old = objects(&mut driver);
     start_over(&mut driver);
@@ -153,7 +153,7 @@ fn numbers_are_others_in_the_next_session() {
 }
 
 #[test]
-fn programs_may_ring_what_a_reset_has_ended() {
+fn programs_may_ring_doorbells_of_destroyed_queues() {
     let mut driver = Driver::new(Profile::Efa2);
     let old = objects(&mut driver);
     let ring = |driver: &mut Driver| {
@@ -199,7 +199,7 @@ fn the_driver_may_not_ring_during_a_reset() {
 }
 
 #[test]
-fn commands_for_a_device_that_is_broken_are_counted() {
+fn commands_to_a_failed_device_are_counted() {
     let mut driver = Driver::new(Profile::Efa2);
     let now = driver.now;
     let fatal = AenqGroup::FatalError.into();

@@ -23,7 +23,7 @@ fn run(driver: &mut Driver) {
 }
 
 #[test]
-fn each_event_comes_once_and_only_where_there_is_room() {
+fn each_event_is_posted_once_when_there_is_room() {
     let mut driver = Driver::new(Profile::Efa2);
     let notification = u16::from(AenqGroup::Notification);
     let all = [
@@ -34,13 +34,13 @@ fn each_event_comes_once_and_only_where_there_is_room() {
     for (group, syndrome, count) in all {
         driver.device.storm(group, syndrome, count).unwrap();
     }
-    let mut came = BTreeMap::new();
+    let mut received = BTreeMap::new();
     for round in 0.. {
         run(&mut driver);
         let interrupts = driver.world.take_interrupts();
         let mut batch = 0;
         while let Some(event) = driver.event() {
-            *came.entry((event.group, event.syndrome)).or_insert(0) += 1;
+            *received.entry((event.group, event.syndrome)).or_insert(0) += 1;
             batch += 1;
         }
         if batch == 0 {
@@ -55,7 +55,7 @@ fn each_event_comes_once_and_only_where_there_is_room() {
         driver.acknowledge_events();
     }
     let expected = all.map(|(group, syndrome, count)| ((group, syndrome), count));
-    assert_eq!(came, BTreeMap::from(expected));
+    assert_eq!(received, BTreeMap::from(expected));
     let state = driver.device.state();
     assert_eq!((state.storm, state.events), (0, 10_101));
     assert_eq!(state.protocol_errors, 0);
@@ -75,7 +75,7 @@ fn a_keep_alive_has_room() {
 }
 
 #[test]
-fn a_reset_ends_it_and_so_does_clearing() {
+fn a_reset_or_clearing_ends_a_storm() {
     for reset in [false, true] {
         let mut driver = Driver::new(Profile::Efa2);
         driver.device.storm(99, 0, 1_000_000).unwrap();
@@ -105,7 +105,7 @@ fn fatal_errors_may_storm() {
 }
 
 #[test]
-fn it_waits_for_a_queue() {
+fn a_storm_waits_for_a_queue() {
     let mut driver = Driver::powered_on(efa_model::Config::default());
     driver.device.storm(99, 0, 3).unwrap();
     run(&mut driver);
@@ -149,7 +149,7 @@ fn arm(driver: &mut Driver, eqn: u16) {
 }
 
 #[test]
-fn completion_events_come_when_the_driver_is_ready_for_them() {
+fn completion_events_wait_until_the_driver_is_ready() {
     let mut driver = Driver::new(Profile::Efa2);
     let (eqn, ring) = event_queue(&mut driver);
     driver

@@ -337,7 +337,7 @@ fn features() {
 }
 
 #[test]
-fn what_else_happens() {
+fn other_events() {
     let mut driver = Driver::new(Profile::Efa2);
     assert_eq!(
         driver.world.trace,
@@ -402,10 +402,10 @@ fn what_else_happens() {
         driver.world.trace,
         [
             "aenq WARNING syndrome=3",
-            "protocol error: read of 0xc, where no register is",
+            "protocol error: read of 0xc, where no register exists",
             "read 0xc = 0xffffffff",
             "protocol error: write of 0x1 to CAPS, which is read-only",
-            "read VERSION = no answer (injected)",
+            "read VERSION = no response (injected)",
             "aq 0 opcode 99() = BAD_OPCODE [1 in flight]",
             "aenq FATAL_ERROR syndrome=0",
             "dies",
@@ -413,7 +413,7 @@ fn what_else_happens() {
             "read CAPS = 0x303d",
             "reset GENERIC",
             "reset end",
-            "aenq group 9 syndrome=3 15 times, 85 to come",
+            "aenq group 9 syndrome=3 15 times, 85 pending",
             "unplugged",
             "plugged",
             "reset ADMIN_TO",

@@ -63,7 +63,7 @@ fn zeroed(opcode: Opcode, protocol: Protocol) -> AqEntry {
 }
 
 #[test]
-fn each_bit_is_seen_unless_it_differs_from_run_to_run() {
+fn all_bits_that_do_not_differ_between_runs_are_present() {
     for (opcode, payload) in HIDDEN {
         for (protocol, header) in [(Protocol::V1, HEADER), (Protocol::V2, HEADER + CHECKSUM)] {
             let entry = zeroed(opcode, protocol);
@@ -82,7 +82,7 @@ fn each_bit_is_seen_unless_it_differs_from_run_to_run() {
 }
 
 #[test]
-fn what_differs_from_run_to_run_is_not_there() {
+fn fields_that_differ_between_runs_are_zero() {
     let one = CreateQp {
         pd: 1,
         uar: 2,

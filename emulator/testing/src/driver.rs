@@ -169,7 +169,7 @@ impl<D: Bus> Driver<D> {
 
     /// Reads a register.
     pub fn read(&mut self, register: Register) -> u32 {
-        let response = self.read_raw(register.into()).expect("an answer");
+        let response = self.read_raw(register.into()).expect("a response");
         assert_eq!(response.reg_off, u16::from(register));
         response.reg_val
     }

@@ -6,7 +6,7 @@
 
 #![allow(
     missing_docs,
-    reason = "fields and methods have the names of what they are in the interface"
+    reason = "fields and methods are named as in the interface"
 )]
 
 mod computer;
@@ -50,7 +50,7 @@ pub const MOST: u64 = 499;
 const IOVA: u64 = 0x7f00_0000_0000;
 
 /// Budget of packets that no test exhausts.
-const MUCH: u32 = 1 << 20;
+const UNLIMITED_BUDGET: u32 = 1 << 20;
 
 /// A network of devices.
 pub struct Net {
@@ -86,8 +86,8 @@ impl Net {
                 ..Overrides::default()
             };
             let mut driver = Driver::with(config);
-            let nobody = Device::new(Config::default());
-            let device = std::mem::replace(&mut driver.device, nobody);
+            let placeholder = Device::new(Config::default());
+            let device = std::mem::replace(&mut driver.device, placeholder);
             let computer = Computer {
                 world: std::mem::take(&mut driver.world),
                 ..Computer::default()
@@ -437,7 +437,7 @@ impl Net {
     }
 
     /// Makes the oldest descriptor of a receive queue the middle of a work request.
-    pub fn spoil_receive(&mut self, qp: &Qp) {
+    pub fn corrupt_receive(&mut self, qp: &Qp) {
         let at = qp.rq;
         self.world(qp.port, |world| world.store(at + 12, &[0; 4]));
     }
@@ -450,7 +450,7 @@ impl Net {
 
     /// Processes all work that is due; returns when more work is due.
     pub fn run(&mut self) -> Option<Duration> {
-        self.fabric.run(self.now, MUCH)
+        self.fabric.run(self.now, UNLIMITED_BUDGET)
     }
 
     /// Advances time by `time`, from one due event to the next.
@@ -479,7 +479,7 @@ impl Net {
             }
             self.run_for(Duration::from_millis(5));
         }
-        panic!("no completion comes");
+        panic!("no completion arrives");
     }
 
     /// Waits for the next completion; returns its status.

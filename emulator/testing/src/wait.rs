@@ -54,6 +54,8 @@ pub fn wait_for<T, E: Debug>(what: &str, mut attempt: impl FnMut() -> Result<T, 
 /// # Panics
 ///
 /// It does not hold within our [patience]. The message has `what`.
-pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    wait_for(what, || is_so().then_some(()).ok_or("it is not so"));
+pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    wait_for(what, || {
+        condition().then_some(()).ok_or("condition is false")
+    });
 }

@@ -49,12 +49,12 @@ fn load(from: &mut End, to: &End) {
 fn ends(end: &mut End) {
     for _ in 0..16 {
         let status = end.wait();
-        let possible = [
+        let expected = [
             CompStatus::Ok,
             CompStatus::LocalUnrespRemote,
             CompStatus::LocalUnreachRemote,
         ];
-        assert!(possible.contains(&status), "{status:?}");
+        assert!(expected.contains(&status), "{status:?}");
     }
 }
 

@@ -43,7 +43,7 @@ fn send(emulator: &Emulator) {
 
 /// Waits until a trace has `count` lines; returns them without the time.
 fn lines(path: &Path, count: usize) -> Vec<String> {
-    wait_for("trace with as many lines", || {
+    wait_for("trace with enough lines", || {
         let text = fs::read_to_string(path).unwrap();
         match text.lines().count() >= count {
             true => Ok(text.lines().map(|line| line[13..].to_owned()).collect()),
@@ -107,7 +107,7 @@ fn records(path: &Path, count: usize) -> Vec<Record> {
 
 /// Waits until the records of a capture are enough; returns them.
 fn records_when(path: &Path, enough: impl Fn(&[Record]) -> bool) -> Vec<Record> {
-    wait_for("capture with as many records", || {
+    wait_for("capture with enough records", || {
         let mut records = Vec::new();
         let mut reader = PcapNgReader::new(File::open(path).unwrap()).unwrap();
         while let Some(Ok(block)) = reader.next_block() {
@@ -334,7 +334,7 @@ fn a_capture_of_two_emulators_has_both_sides() {
 }
 
 #[test]
-fn a_snapshot_has_what_a_report_needs_and_no_payload() {
+fn a_snapshot_has_the_data_of_a_report_but_no_payload() {
     let emulator = Emulator::start(2, &[]);
     let [mut a, mut b] = [0, 1].map(|device| End::new(&emulator.device(device), QpType::Srd));
     End::introduce(&mut a, &mut b);

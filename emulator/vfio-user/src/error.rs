@@ -13,7 +13,7 @@ pub enum Error {
     #[error("the socket has failed: {0}")]
     Socket(#[from] io::Error),
     /// The client has not begun to use the device in time after it connected.
-    #[error("the client has not begun in time")]
+    #[error("the client did not use the device in time")]
     Start,
     /// The rest of a message has not arrived in time, or the client has not read its replies in time.
     #[error("the client is too slow")]
@@ -22,19 +22,19 @@ pub enum Error {
     #[error("the connection has ended within a message")]
     Truncated,
     /// The size in a header is invalid.
-    #[error("a message of {0} bytes")]
+    #[error("invalid message size {0}")]
     Size(u32),
     /// The flags of a message to the server are not those of a command.
-    #[error("a message with flags {0:#x} is no command")]
+    #[error("invalid message flags {0:#x}: not a command")]
     Kind(u32),
     /// A message has more than [`MAX_FDS`](crate::MAX_FDS) descriptors.
     #[error("a message has too many descriptors")]
     Descriptors,
     /// The first message does not propose a supported version.
-    #[error("the client proposes no version of the protocol that is known here")]
+    #[error("unsupported protocol version")]
     Version,
     /// A reply to [`Client`](crate::Client) is invalid.
-    #[error("the server's reply is none")]
+    #[error("invalid reply")]
     Reply,
 }
 
@@ -69,7 +69,7 @@ mod tests {
         for error in [
             io::Error::from_raw_os_error(0),
             io::Error::from_raw_os_error(-1),
-            io::Error::other("what it is"),
+            io::Error::other("an error without an errno"),
             io::ErrorKind::InvalidData.into(),
         ] {
             assert_eq!(errno(&error), 5, "{error}");

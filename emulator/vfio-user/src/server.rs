@@ -248,7 +248,7 @@ impl Session<'_> {
     /// Passes the posted writes to the backend. The client is not notified of a failure.
     fn post(&mut self, channel: &Channel) {
         if let Err(error) = self.write(channel) {
-            tracing::debug!(%error, "writes that nobody waits for have failed");
+            tracing::debug!(%error, "posted writes failed");
         }
     }
 

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_no_version() {
+    fn invalid_versions_are_refused() {
         let mut deep = vec![b'['; 3000];
         deep.push(0);
         for text in [

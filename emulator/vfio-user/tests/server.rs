@@ -226,7 +226,7 @@ fn message(command: u16, size: u32, flags: u32) -> Vec<u8> {
 }
 
 #[test]
-fn a_client_learns_what_the_device_has() {
+fn clients_get_the_regions_and_interrupts_of_the_device() {
     let (mut client, ..) = connect();
     assert_eq!(client.device_info().unwrap(), (4, 3));
     let plain = client.region_info(0).unwrap();
@@ -338,7 +338,7 @@ fn accesses_outside_of_regions_fail() {
 }
 
 #[test]
-fn writes_that_nobody_waits_for_come_together_and_in_order() {
+fn posted_writes_are_batched_in_order() {
     let (mut client, memory, _) = connect();
     // The writes queue while the backend blocks.
     let busy = memory.2.lock.lock();
@@ -363,7 +363,7 @@ fn writes_that_nobody_waits_for_come_together_and_in_order() {
         .into_iter()
         .map(|event| match event {
             Event::Writes(count) => count,
-            other => panic!("{other:?} is no write"),
+            other => panic!("{other:?} is not a write"),
         })
         .collect();
     assert_eq!(batches, [1, MAX_BATCH, 9]);
@@ -491,7 +491,7 @@ fn interrupts_are_set() {
 }
 
 #[test]
-fn requests_that_make_no_sense_fail_alone() {
+fn invalid_requests_do_not_end_the_connection() {
     let (mut client, memory, server) = connect();
     let file = File::open("/dev/null").unwrap();
     let fd = [file.as_fd()];
@@ -546,7 +546,7 @@ fn requests_that_make_no_sense_fail_alone() {
 }
 
 #[test]
-fn what_is_no_message_ends_the_connection() {
+fn invalid_messages_end_the_connection() {
     for (bytes, what) in [
         (message(13, 15, 0), "Size(15)"),
         (message(13, 0, 0), "Size(0)"),
@@ -707,7 +707,7 @@ proptest! {
 
     /// For arbitrary data in arbitrary pieces, the server ends, and all its replies are valid messages.
     #[test]
-    fn arbitrary_bytes_harm_nobody(
+    fn arbitrary_bytes_do_no_harm(
         pieces in vec((any_piece(), 0..4_usize), 0..12),
         negotiated: bool,
     ) {
@@ -738,9 +738,9 @@ fn any_piece() -> impl Strategy<Value = Vec<u8>> {
         prop_oneof![8 => Just(0), 1 => any::<i8>()],
         prop_oneof![4 => Just(0_u32), 4 => Just(16), 1 => any::<u32>()],
     );
-    let request = parts.prop_map(|(command, words, lie, flags)| {
+    let request = parts.prop_map(|(command, words, delta, flags)| {
         let size = (HEADER + 4 * words.len()) as u32;
-        let mut bytes = message(command, size.wrapping_add_signed(lie.into()), flags);
+        let mut bytes = message(command, size.wrapping_add_signed(delta.into()), flags);
         bytes.extend(words.into_iter().flat_map(u32::to_ne_bytes));
         bytes
     });

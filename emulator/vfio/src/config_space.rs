@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn bars_tell_their_size() {
+    fn bars_report_their_size() {
         let mut config = ConfigSpace::new(0xefa2, 200, ALL, 1);
         for bar in ALL.iter() {
             let register = (BAR0 + 4 * usize::from(bar.index())) as u64;
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn power_comes_back_with_a_reset() {
+    fn power_on_requests_a_reset() {
         let mut config = ConfigSpace::new(0xefa2, 200, ALL, 4);
         let state = |config: &mut ConfigSpace, state: u8| {
             let resets = config.write(POWER_CONTROL as u64, &[state, 0]);
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn function_level_reset_is_asked_for_once() {
+    fn a_function_level_reset_is_requested_once() {
         let mut config = ConfigSpace::new(0xefa2, 200, ALL, 4);
         let control = INITIATE_FUNCTION_LEVEL_RESET.to_le_bytes();
         assert!(config.write(DEVICE_CONTROL as u64, &control));

@@ -37,7 +37,7 @@ struct Mapping {
 /// Mappings that were removed. To unmap large memory from this program's address space takes a while. So the caller must drop
 /// this without the lock of the device.
 #[derive(Debug, Default)]
-#[must_use = "this is to be dropped without the lock of the device"]
+#[must_use = "drop this without the lock of the device"]
 pub(crate) struct Unmapped {
     _maps: Vec<Mapping>,
 }
@@ -98,7 +98,7 @@ impl DmaTable {
         if writable && file.as_ref().is_some_and(|file| !file.is_writable()) {
             return Err(io::Error::new(
                 io::ErrorKind::PermissionDenied,
-                "a DMA range that can be written has a file that can't",
+                "a writable DMA range has a read-only file",
             ));
         }
         let share = |file| Ok::<_, io::Error>((self.files.share(file, offset, size)?, offset));
@@ -129,7 +129,7 @@ impl DmaTable {
                 .is_some_and(|map| map.start < at && map.last() >= at)
         };
         if cut(address) || last.checked_add(1).is_some_and(cut) {
-            return Err(invalid("a DMA range to unmap is a part of a mapping"));
+            return Err(invalid("a DMA range to unmap cuts a mapping"));
         }
         let mut maps = Vec::new();
         while let Some((&start, _)) = self.maps.range(address..=last).next() {
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_opened_for_writing_is_not_written() {
+    fn read_only_files_are_not_mapped_for_writing() {
         let memory = memory(1);
         for flags in [OFlags::RDONLY, OFlags::WRONLY] {
             for access in [WRITE, BOTH] {
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_opened_in_a_special_way_is_refused() {
+    fn files_with_special_flags_are_refused() {
         let memory = memory(1);
         for flags in [OFlags::APPEND, OFlags::SYNC, OFlags::DSYNC] {
             let file = reopened(&memory, OFlags::RDWR | flags);
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn who_unmaps_memory_says_when_that_takes_its_time() {
+    fn unmapped_memory_is_freed_on_drop() {
         let is_mapped = |name: &str| {
             let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
             maps.contains(name)
@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vmm_cannot_map_without_end() {
+    fn mappings_are_limited() {
         let mut table = DmaTable::default();
         let both = BOTH;
         let mut page = |page| map(&mut table, both, 0, page * PAGE, PAGE, None);
@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_pinned_stays() {
+    fn pinned_memory_stays_accessible() {
         let (mut table, low, high) = guest(0x10_0000);
         let (address, length) = (0x10_0000 + PAGE - 7, PAGE as usize + 20);
         let source = table.pin(address, length, Access::Read).unwrap();
@@ -597,7 +597,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vmm_that_takes_its_memory_away_harms_only_itself() {
+    fn a_vmm_that_truncates_its_memory_harms_only_itself() {
         let file = File::from(memfd_create("guest", MemfdFlags::CLOEXEC).unwrap());
         file.set_len(PAGE).unwrap();
         let mut table = DmaTable::default();

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Interval of checks whether a waiting VMM can have the function: a rule may unplug the device at any time.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const RECHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// One device and its link to the guest.
 pub struct Function {
@@ -101,16 +101,16 @@ impl Function {
     ///
     /// # Errors
     ///
-    /// No memory is available, or the VMM has disconnected (`is_there`).
+    /// No memory is available, or the VMM has disconnected (`is_connected`).
     pub(crate) fn claim(
         &self,
-        is_there: impl Fn() -> bool,
+        is_connected: impl Fn() -> bool,
         is_later: impl Fn() -> bool,
     ) -> io::Result<VmmId> {
         let (turn, vacated) = &self.vacated;
         let mut turn = turn.lock();
         let mut llq = None;
-        while is_there() {
+        while is_connected() {
             let is_later = is_later();
             let claimed = self.runtime.with(self.port, |device, link, _| {
                 if is_later || link.vmm().is_some() && device.is_plugged() {
@@ -132,7 +132,7 @@ impl Function {
                 Some(None) => llq = Some(Llq::new(self.bars.size(Bar::Llq))?),
                 None => {
                     llq = None;
-                    vacated.wait_for(&mut turn, LOOK_AGAIN);
+                    vacated.wait_for(&mut turn, RECHECK_INTERVAL);
                 }
             }
         }
@@ -142,7 +142,7 @@ impl Function {
     /// Takes the function from a VMM and discards the state of its guest.
     pub(crate) fn release(&self, vmm: VmmId) {
         let unmapped = self.of(vmm, |device, link, _| {
-            let unmapped = link.serve_nobody();
+            let unmapped = link.vacate();
             device.power_on(link);
             unmapped
         });

@@ -123,7 +123,7 @@ impl Shareable {
                 true => {
                     "memory that is a file on a disk can't be shared: use memfd, or allow it by --file-memory"
                 }
-                false => "memory of that kind can't be shared",
+                false => "only memory files can be shared: use memfd",
             };
             return Err(io::Error::new(io::ErrorKind::Unsupported, why));
         }
@@ -131,7 +131,7 @@ impl Shareable {
         if flags.intersects(OFlags::APPEND | OFlags::DIRECT | OFlags::SYNC | OFlags::DSYNC) {
             return Err(io::Error::new(
                 io::ErrorKind::Unsupported,
-                "memory that was opened to append, directly or synchronously can't be shared",
+                "memory files opened with O_APPEND, O_DIRECT or O_SYNC can't be shared",
             ));
         }
         let id = Id {
@@ -204,7 +204,7 @@ impl Files {
         {
             return Err(io::Error::new(
                 io::ErrorKind::StorageFull,
-                "the VMM shares more files or bytes than it may: see memory=SIZE",
+                "the VMM exceeds its limit on shared files or bytes: see memory=SIZE",
             ));
         }
         if !sealed && !self.slow {
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_mapped_cannot_shrink() {
+    fn mapped_files_cannot_shrink() {
         let file = file(MemfdFlags::ALLOW_SEALING);
         let memory = memory(&file);
         assert!(matches!(*memory, Memory::Mapped(_)));
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_shrink_is_not_mapped() {
+    fn files_that_can_shrink_are_not_mapped() {
         let file = file(MemfdFlags::empty());
         let memory = memory(&file);
         assert!(matches!(*memory, Memory::File(_)));
@@ -435,7 +435,7 @@ mod tests {
         match fallocate(&file, FallocateFlags::empty(), 0, pages * HUGE_PAGE) {
             Ok(()) => Some(file),
             Err(error) => {
-                println!("there are no {pages} huge pages: {error}");
+                println!("skipped: the host lacks {pages} free huge pages: {error}");
                 None
             }
         }
@@ -444,7 +444,7 @@ mod tests {
     const HUGE_PAGE: u64 = 2 << 20;
 
     #[test]
-    fn huge_pages_can_be_taken_away() {
+    fn huge_pages_can_be_freed_by_the_vmm() {
         // This needs `vm.nr_hugepages=2` or more, and no other user of huge pages.
         let Some(file) = huge_file(2) else {
             return;
@@ -470,7 +470,7 @@ mod tests {
         const MANY: usize = 16;
         let others: Vec<_> = std::iter::from_fn(|| huge_file(1)).take(MANY).collect();
         if others.len() == MANY {
-            println!("there are too many huge pages");
+            println!("skipped: the host has too many free huge pages");
             return;
         }
         assert!(memory.write(99, b"again").is_err());
@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vmm_cannot_share_without_end() {
+    fn shared_files_are_limited() {
         let mut files = Files::default();
         let large = file(MemfdFlags::ALLOW_SEALING);
         large.set_len(MAX_BYTES - PAGE).unwrap();
@@ -541,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_memory_is_refused() {
+    fn files_other_than_memory_are_refused() {
         for path in ["/dev/null", "/proc/self/maps", "/"] {
             for allowed in [Allowed::Memory, Allowed::FilesOfDisks] {
                 let shared = Shareable::new(File::open(path).unwrap(), allowed);
@@ -555,7 +555,7 @@ mod tests {
     }
 
     #[test]
-    fn files_on_disks_are_memory_only_where_they_are_allowed() {
+    fn files_on_disks_are_refused_unless_allowed() {
         // The executable of this test is such a file, unless its file system is never allowed.
         let own = || File::open("/proc/self/exe").unwrap();
         // CAST: the type is signed on some architectures.
@@ -566,7 +566,7 @@ mod tests {
             assert!(refused.to_string().contains("--file-memory"));
             Shareable::new(own(), Allowed::FilesOfDisks).unwrap();
         } else {
-            println!("there is no file on a disk: {file_system:#x}");
+            println!("skipped: no file on a disk: {file_system:#x}");
         }
     }
 }

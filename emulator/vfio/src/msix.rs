@@ -86,7 +86,7 @@ impl Vectors {
     pub(crate) fn signal(&mut self, vector: u16) {
         match self.eventfds.get(usize::from(vector)) {
             Some(Some(eventfd)) => self.signaller.signal(eventfd),
-            _ => tracing::debug!(vector, "interrupt of a vector that is disabled"),
+            _ => tracing::debug!(vector, "interrupt of a disabled vector"),
         }
     }
 
@@ -181,7 +181,7 @@ impl Signaller {
         };
         let asked = self.context.get_events(0, &mut events, Some(&mut no_time));
         if let Err(error) = asked {
-            tracing::debug!(%error, "cannot ask for what has ended");
+            tracing::debug!(%error, "cannot fetch completed reads");
         }
         self.ended = 0;
     }
@@ -273,11 +273,11 @@ mod tests {
     fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
         let (sender, receiver) = mpsc::channel();
         thread::spawn(move || sender.send(work()));
-        receiver.recv_timeout(patience()).expect("it waits")
+        receiver.recv_timeout(patience()).expect("timed out")
     }
 
     #[test]
-    fn a_signal_does_not_wait() {
+    fn a_signal_does_not_block() {
         let mut vectors = Vectors::new(1).unwrap();
         let (mut event, ours) = event();
         set(&mut vectors, 0, 1, IrqData::Eventfds(vec![ours])).unwrap();
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn signals_have_no_end() {
+    fn signals_are_not_limited() {
         let mut vectors = Vectors::new(1).unwrap();
         let (event, ours) = event();
         set(&mut vectors, 0, 1, IrqData::Eventfds(vec![ours])).unwrap();
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_eventfd_is_refused() {
+    fn files_other_than_eventfds_are_refused() {
         let mut vectors = Vectors::new(1).unwrap();
         let (event, ours) = event();
         set(&mut vectors, 0, 1, IrqData::Eventfds(vec![ours])).unwrap();

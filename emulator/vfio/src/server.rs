@@ -144,7 +144,7 @@ impl Place {
         if state.vmms.len() >= MAX_WAITING {
             let uids: Vec<_> = state.vmms.iter().map(|vmm| vmm.uid).collect();
             if let Some(vmm) = longest(&uids).and_then(|index| state.vmms.get(index)) {
-                tracing::info!("a VMM that waits is disconnected, as another one needs its place");
+                tracing::info!("a waiting VMM is disconnected to make room for a new one");
                 // A failure means that the connection has ended already.
                 let _ = vmm.stream.shutdown(Shutdown::Both);
             }
@@ -316,12 +316,7 @@ fn write(device: &mut Device, link: &mut Slot, now: Duration, bars: Bars, write:
     let values = data.chunks_exact(4);
     if offset % 4 != 0 || !values.remainder().is_empty() {
         let len = data.len();
-        tracing::debug!(
-            ?bar,
-            offset,
-            len,
-            "a write that fits no register is dropped"
-        );
+        tracing::debug!(?bar, offset, len, "misaligned register write dropped");
         return;
     }
     for (offset, value) in (offset..).step_by(4).zip(values) {
@@ -381,7 +376,7 @@ impl vfio_user::Backend for Backend<'_> {
         // This may block, so the lock of the device is not held.
         let share = |file| Shareable::new(file, self.allowed);
         let file = file.map(share).transpose().inspect_err(|error| {
-            tracing::warn!(%error, "memory of a monitor is refused");
+            tracing::warn!(%error, "refused to map memory of the VMM");
         })?;
         let mapped = self.function.of(vmm, |_, link, _| link.dma.map(map, file));
         mapped.unwrap_or(Ok(()))
@@ -430,7 +425,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_user_with_most_vmms_that_wait_loses_a_place() {
+    fn the_user_with_the_most_waiting_vmms_loses_a_place() {
         for (uids, expected) in [
             (&[1, 1, 1, 1][..], Some(0)),
             (&[7, 1, 1, 1], Some(1)),
@@ -442,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn the_user_whose_vmm_had_the_function_last_goes_first() {
+    fn the_last_user_of_the_function_takes_precedence() {
         let waiting = Arc::new(Waiting::default());
         let (stream, _peer) = UnixStream::pair().unwrap();
         let first = Place::take(&waiting, &Arc::new(stream));

@@ -184,7 +184,7 @@ impl Slot {
     }
 
     /// Takes the function from its VMM, and discards the state of that VMM.
-    pub(crate) fn serve_nobody(&mut self) -> Unmapped {
+    pub(crate) fn vacate(&mut self) -> Unmapped {
         self.serve(None)
     }
 
@@ -223,7 +223,7 @@ impl Slot {
     pub(crate) fn forget(&mut self) {
         self.config.reset();
         if let Err(error) = self.llq.clear() {
-            tracing::error!(%error, "the send queues of another guest cannot be cleared");
+            tracing::error!(%error, "cannot clear the send queues of the previous guest");
         }
     }
 

@@ -64,7 +64,7 @@ fn remove(path: &Path) -> io::Result<()> {
 ///
 /// The socket has a listener or possibly has one, the path is not that of a socket, or access to the folder is denied.
 pub fn listen(path: &Path) -> io::Result<(UnixListener, Socket)> {
-    let no_name = || io::Error::new(io::ErrorKind::InvalidInput, "the path has no name");
+    let no_name = || io::Error::new(io::ErrorKind::InvalidInput, "the path has no file name");
     let mut name = OsString::from(".");
     name.push(path.file_name().ok_or_else(no_name)?);
     name.push(".lock");
@@ -106,7 +106,7 @@ fn replace(path: &Path) -> io::Result<UnixListener> {
         Ok(metadata) if !metadata.file_type().is_socket() => {
             return Err(io::Error::new(
                 io::ErrorKind::AlreadyExists,
-                "something else than a socket is there",
+                "the path is not a socket",
             ));
         }
         Ok(_) => match attempt(path) {
@@ -131,7 +131,10 @@ fn attempt(path: &Path) -> Result<(), Errno> {
 }
 
 fn in_use() -> io::Error {
-    io::Error::new(io::ErrorKind::AddrInUse, "something listens there already")
+    io::Error::new(
+        io::ErrorKind::AddrInUse,
+        "another program listens there already",
+    )
 }
 
 /// Delay before the retry of an operation that has failed, usually for lack of descriptors, memory or threads.
@@ -224,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_of_which_nothing_can_be_told_is_left_alone() {
+    fn a_socket_in_an_unknown_state_is_left_alone() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         // A datagram socket, to which a stream socket can't connect.
@@ -238,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_accept_is_not_waited_for() {
+    fn a_full_backlog_does_not_block() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         let flags = SocketFlags::CLOEXEC;
@@ -256,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn one_program_at_a_time_has_a_place() {
+    fn a_path_belongs_to_one_program_at_a_time() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         let (listener, socket) = listen(&path).unwrap();
@@ -288,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_do_not_end_it() {
+    fn failures_are_retried() {
         let mut persistence = Persistence::new("cannot");
         let mut errors = [24, 103, 24].into_iter();
         let result = persistence.persist(|| match errors.next() {
@@ -299,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_happens_again_soon_is_told_of_once() {
+    fn a_burst_is_logged_once() {
         let now = Instant::now();
         let mut failures = Bursts::default();
         assert!(failures.begins(now));

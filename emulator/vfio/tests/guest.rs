@@ -201,7 +201,7 @@ fn a_driver_resets_the_device_and_allocates() {
 }
 
 #[test]
-fn events_come_without_a_message_of_the_monitor() {
+fn events_arrive_without_a_message_of_the_vmm() {
     let machine = Machine::start(None);
     let mut guest = machine.connect();
     power_on(&mut guest);
@@ -345,7 +345,7 @@ fn the_next_guest_finds_a_fresh_device() {
 }
 
 #[test]
-fn a_function_reset_keeps_what_the_monitor_mapped() {
+fn a_function_reset_keeps_the_mappings_of_the_vmm() {
     let machine = Machine::start(None);
     let mut guest = machine.connect();
     power_on(&mut guest);
@@ -353,7 +353,7 @@ fn a_function_reset_keeps_what_the_monitor_mapped() {
     guest.submit(&AllocPd::default());
     guest.device.client.reset().unwrap();
     assert_eq!(machine.state().resources.pd, 0);
-    assert!(!answers(&mut guest), "it is still a bus master");
+    assert!(!answers(&mut guest), "the function is still a bus master");
     assert_eq!(guest.command(), 0);
     guest.enable(MEMORY_AND_BUS_MASTER);
     guest.set_response_address();
@@ -361,7 +361,7 @@ fn a_function_reset_keeps_what_the_monitor_mapped() {
 }
 
 #[test]
-fn a_function_reset_ends_all_that_the_device_does() {
+fn a_function_reset_ends_all_work_of_the_device() {
     let machine = Machine::start(None);
     let mut guest = machine.connect();
     power_on(&mut guest);
@@ -405,7 +405,7 @@ fn a_function_reset_ends_all_that_the_device_does() {
 }
 
 #[test]
-fn a_function_without_power_forgets() {
+fn a_function_without_power_loses_its_state() {
     const POWER_CONTROL: u64 = 0x44;
     let machine = Machine::start(None);
     let mut guest = machine.connect();
@@ -444,7 +444,7 @@ fn a_function_without_power_forgets() {
 }
 
 #[test]
-fn a_device_that_is_pulled_out_is_gone() {
+fn an_unplugged_device_does_not_respond() {
     let machine = Machine::start(None);
     let mut guest = machine.connect();
     power_on(&mut guest);
@@ -499,7 +499,7 @@ fn a_device_that_is_pulled_out_is_gone() {
 }
 
 #[test]
-fn another_vmm_can_have_a_device_that_was_pulled_out() {
+fn another_vmm_can_claim_an_unplugged_device() {
     let machine = Machine::start(None);
     let mut first = machine.connect();
     power_on(&mut first);
@@ -527,7 +527,7 @@ fn another_vmm_can_have_a_device_that_was_pulled_out() {
 }
 
 #[test]
-fn a_vmm_waits_for_a_device_that_another_one_has() {
+fn a_vmm_waits_for_a_device_in_use() {
     let machine = Machine::start(None);
     let mut first = machine.connect();
     power_on(&mut first);
@@ -553,7 +553,7 @@ fn a_vmm_waits_for_a_device_that_another_one_has() {
 }
 
 #[test]
-fn the_send_queues_are_of_one_vmm_only() {
+fn send_queues_are_private_to_a_vmm() {
     let machine = Machine::start(None);
     let mut first = machine.connect();
     power_on(&mut first);
@@ -606,7 +606,7 @@ fn the_send_queues_are_of_one_vmm_only() {
 }
 
 #[test]
-fn a_vmm_that_takes_its_memory_away_harms_only_itself() {
+fn a_vmm_that_truncates_its_memory_harms_only_itself() {
     let machine = Machine::start(None);
     let client = Client::connect(&machine.folder.path().join("socket")).unwrap();
     let mut guest = Guest::of(client, Ram::with(RAM_SIZE, MemfdFlags::CLOEXEC));
@@ -624,7 +624,7 @@ fn a_vmm_that_takes_its_memory_away_harms_only_itself() {
 }
 
 #[test]
-fn silent_vmms_do_not_keep_others_away() {
+fn silent_vmms_do_not_block_others() {
     let limits = Limits {
         start: Duration::from_millis(50),
         message: patience(),
@@ -632,17 +632,17 @@ fn silent_vmms_do_not_keep_others_away() {
     let machine = Machine::start_with(None, limits);
     let socket = machine.folder.path().join("socket");
     // Some negotiate the version, others send nothing.
-    let polite: Vec<_> = (0..4).map(|_| Client::connect(&socket)).collect();
+    let negotiated: Vec<_> = (0..4).map(|_| Client::connect(&socket)).collect();
     let connect = |_| UnixStream::connect(&socket).unwrap();
     let silent: Vec<_> = (0..2).map(connect).collect();
     // This client is served once the limit of the first ones has expired. It is retried if it exceeds the limit itself.
     wait_for("place", || Client::connect(&socket)?.reset());
-    drop((polite, silent));
+    drop((negotiated, silent));
 }
 
 /// VMMs that wait for a device and send nothing more do not prevent another one from waiting.
 #[test]
-fn one_more_vmm_has_the_place_of_the_one_that_has_waited_for_longest() {
+fn a_new_vmm_replaces_the_longest_waiting_one() {
     let machine = Machine::start(None);
     let mut first = machine.connect();
     power_on(&mut first);
@@ -661,7 +661,7 @@ fn one_more_vmm_has_the_place_of_the_one_that_has_waited_for_longest() {
 }
 
 #[test]
-fn vmms_that_wait_and_are_gone_leave_their_places() {
+fn disconnected_vmms_free_their_places() {
     let machine = Machine::start(None);
     let mut first = machine.connect();
     power_on(&mut first);
@@ -702,7 +702,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn a_hostile_guest_harms_nobody(
+    fn a_hostile_guest_does_no_harm(
         writes in vec(any_write(), 1..200),
         memory in vec(any::<u8>(), 64..4096),
     ) {

@@ -173,7 +173,7 @@ impl Perform<Die> for Emulator {
         };
         self.function(request.device)?.with(|device, host, now| {
             if !device.is_plugged() {
-                return Err("a device that is unplugged can't die: plug it in first".into());
+                return Err("an unplugged device can't die: plug it in first".into());
             }
             device.die(host, now, death);
             Ok(Done {})

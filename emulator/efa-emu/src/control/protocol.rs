@@ -24,13 +24,13 @@ use crate::{snapshot, trace::Recent};
 pub(crate) const PROTOCOL: u32 = 1;
 
 /// A kind of request.
-pub(crate) trait Ask {
+pub(crate) trait RequestKind {
     /// Value of `ok` in the reply.
     type Reply: Serialize + JsonSchema;
 }
 
 /// An object that can perform a kind of request.
-pub(crate) trait Perform<R: Ask> {
+pub(crate) trait Perform<R: RequestKind> {
     /// Performs a request.
     ///
     /// # Errors
@@ -84,7 +84,7 @@ macro_rules! requests {
             $(#[serde(rename = $name)] $kind($kind),)*
         }
 
-        $(impl Ask for $kind {
+        $(impl RequestKind for $kind {
             type Reply = $reply;
         })*
 
@@ -97,17 +97,17 @@ macro_rules! requests {
         }
 
         impl Request {
-            /// Performs the request on `who`, and returns the value of `ok` in the reply.
+            /// Performs the request on `performer`, and returns the value of `ok` in the reply.
             ///
             /// # Errors
             ///
             /// One sentence about what is wrong.
-            pub(crate) fn perform_by<P>(self, who: &P) -> Result<Value, String>
+            pub(crate) fn perform_by<P>(self, performer: &P) -> Result<Value, String>
             where
                 $(P: Perform<$kind>,)*
             {
                 match self {
-                    $(Self::$kind(request) => to_value(who.perform(request)?),)*
+                    $(Self::$kind(request) => to_value(performer.perform(request)?),)*
                 }
             }
         }
@@ -183,7 +183,7 @@ impl Hello {
     pub(crate) fn welcome(&self) -> Result<Welcome, String> {
         match self.protocol {
             Some(other) if other != PROTOCOL => Err(format!(
-                "this program speaks version {PROTOCOL} of the protocol, but not {other}"
+                "protocol version {other} is not supported: this program supports version {PROTOCOL}"
             )),
             _ => Ok(Welcome {
                 protocol: PROTOCOL,

@@ -7,13 +7,14 @@ use std::{path::PathBuf, str::FromStr};
 use serde_json::Value;
 
 /// Requests that change nothing. Without `set`, `fabric` changes nothing either.
-const LOOKS: [&str; 6] = ["devices", "state", "trace", "snapshot", "counters", "hello"];
+const READ_ONLY_COMMANDS: [&str; 6] =
+    ["devices", "state", "trace", "snapshot", "counters", "hello"];
 
 /// Requests that concern all devices.
-const OF_ALL: [&str; 3] = ["devices", "counters", "fabric"];
+const COMMANDS_OF_ALL_DEVICES: [&str; 3] = ["devices", "counters", "fabric"];
 
 /// Requests that access queues in guest memory.
-const DEBUGS: [&str; 3] = ["peek", "poke", "notify"];
+const DEBUG_COMMANDS: [&str; 3] = ["peek", "poke", "notify"];
 
 /// A control socket as the command line describes it: `PATH[,device=N][,read-only][,no-debugging]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,13 +39,14 @@ impl FromStr for Scope {
             match option.split_once('=') {
                 Some(("device", index)) => {
                     let index = index.parse();
-                    scope.device = Some(index.map_err(|_| format!("`{option}` has no index"))?);
+                    scope.device =
+                        Some(index.map_err(|_| format!("`{option}` has no valid device index"))?);
                 }
                 None if option == "read-only" => scope.read_only = true,
                 None if option == "no-debugging" => scope.no_debugging = true,
                 _ => {
                     return Err(format!(
-                        "`{option}` is no scope: those are device=N, read-only and no-debugging"
+                        "`{option}` is not a scope, expected device=N, read-only or no-debugging"
                     ));
                 }
             }
@@ -66,23 +68,23 @@ impl Scope {
     /// One sentence about why clients may not send this request.
     pub(crate) fn admit(&self, request: &mut Value) -> Result<(), String> {
         let Value::Object(fields) = request else {
-            return Err("a request is an object".into());
+            return Err("a request must be a JSON object".into());
         };
         let command = fields.get("command").and_then(Value::as_str);
         let command = command.unwrap_or_default().to_owned();
         let refused = |why: &str| Err(format!("this control socket is {why}: use another one"));
-        let looks = LOOKS.contains(&&*command);
-        if self.read_only && !looks && (command != "fabric" || fields.contains_key("set")) {
+        let is_read_only = READ_ONLY_COMMANDS.contains(&&*command);
+        if self.read_only && !is_read_only && (command != "fabric" || fields.contains_key("set")) {
             return refused("read-only");
         }
-        if self.no_debugging && DEBUGS.contains(&&*command) {
+        if self.no_debugging && DEBUG_COMMANDS.contains(&&*command) {
             return refused("not for debugging");
         }
         let Some(index) = self.device.filter(|_| command != "hello") else {
             return Ok(());
         };
         let device = fields.entry("device").or_insert_with(|| index.into());
-        if OF_ALL.contains(&&*command) || *device != index {
+        if COMMANDS_OF_ALL_DEVICES.contains(&&*command) || *device != index {
             return refused(&format!("for device {index} only"));
         }
         Ok(())
@@ -106,9 +108,11 @@ mod tests {
     #[test]
     fn each_scope_refuses_some_commands() {
         assert_eq!(refused("a"), [""; 0]);
-        assert_eq!(refused("a,no-debugging"), DEBUGS);
-        assert_eq!(refused("a,device=3"), OF_ALL);
-        let changes = COMMANDS.iter().filter(|command| !LOOKS.contains(command));
+        assert_eq!(refused("a,no-debugging"), DEBUG_COMMANDS);
+        assert_eq!(refused("a,device=3"), COMMANDS_OF_ALL_DEVICES);
+        let changes = COMMANDS
+            .iter()
+            .filter(|command| !READ_ONLY_COMMANDS.contains(command));
         let changes: Vec<_> = changes.copied().filter(|name| *name != "fabric").collect();
         assert_eq!(refused("a,read-only"), changes);
         let scope: Scope = "a,read-only".parse().unwrap();
@@ -120,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_is_that_of_its_socket() {
+    fn requests_use_the_device_of_the_socket() {
         let scope: Scope = "a,device=3".parse().unwrap();
         for device in [json!({}), json!({"device": 3})] {
             let mut request = device;

@@ -78,7 +78,7 @@ impl Replies {
 }
 
 /// Error in place of a reply that exceeds the quota.
-const NO_ROOM: &str = "there is no room for the reply, as others have not read theirs: ask again";
+const NO_ROOM: &str = "too many unread replies: retry later";
 
 fn error(sentence: &str) -> Vec<u8> {
     Reply::Error(sentence.to_owned()).to_line()
@@ -100,13 +100,13 @@ pub(crate) fn serve(listener: &UnixListener, scope: Scope, emulator: &Arc<Emulat
     };
     serve_all(limit, accept, move |stream, place| {
         if let Err(error) = answer(stream, place, &replies) {
-            tracing::info!(%error, "a control connection has ended");
+            tracing::info!(%error, "a control connection has failed");
         }
     })
 }
 
 fn disconnect(stream: &UnixStream) {
-    tracing::info!("a control connection is ended, as another one needs its place");
+    tracing::info!("a control connection is closed to make room for a new client");
     // This fails if the connection has ended already.
     let _ = stream.shutdown(Shutdown::Both);
 }
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn replies_that_nobody_reads_are_bounded() {
+    fn unread_replies_are_bounded() {
         let unread = Unread::new(100);
         let first = unread.admit(vec![b'a'; 60]);
         let second = unread.admit(vec![b'b'; 60]);

@@ -35,7 +35,7 @@ impl FromStr for Rule {
             Some((device, kinds)) => {
                 let index = device
                     .parse()
-                    .map_err(|_| format!("`{device}` is no index of a device"))?;
+                    .map_err(|_| format!("`{device}` is not a device index"))?;
                 (Some(index), kinds)
             }
         };
@@ -93,12 +93,12 @@ mod tests {
     }
 
     #[test]
-    fn errors_say_what_is_wrong() {
+    fn errors_name_the_cause() {
         for (text, part) in [
             ("", "no such kind: ``"),
             ("admin,", "no such kind: ``"),
             ("admim", "`admim`, expected all, admin, registers"),
-            ("x:admin", "`x` is no index"),
+            ("x:admin", "`x` is not a device index"),
             ("0:", "no such kind: ``"),
         ] {
             let error = text.parse::<Rule>().unwrap_err();

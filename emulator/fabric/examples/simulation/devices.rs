@@ -30,7 +30,7 @@ const BUFFER: u64 = 1 << 40;
 const LENGTH: u64 = 1 << 30;
 
 /// Budget that exceeds the packets that are moved at one time.
-const MUCH: u32 = 1 << 20;
+const UNLIMITED_BUDGET: u32 = 1 << 20;
 
 /// A device's host.
 struct Machine {
@@ -222,8 +222,8 @@ impl Cluster {
         while left > 0 {
             let due = self
                 .fabric
-                .run(self.now, MUCH)
-                .expect("something is to come");
+                .run(self.now, UNLIMITED_BUDGET)
+                .expect("an event is pending");
             let mut completed = std::mem::take(&mut *self.completed.lock());
             completed.dedup();
             for sender in completed {

@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_of_an_incast_get_about_the_same() {
+    fn flows_of_an_incast_share_the_link_fairly() {
         let (time, step) = (Duration::from_millis(60), Duration::from_millis(20));
         let bytes = persistent_of(Transport::Srd, time, step);
         let last = bytes.iter().map(|bytes| bytes[2]);

@@ -182,7 +182,7 @@ impl Tcp {
         while left > 0 {
             let event = self.events.peek().map(|Reverse((at, _))| *at);
             let due = event.into_iter().chain(self.network.next_due()).min();
-            now = due.expect("something is to come");
+            now = due.expect("an event is pending");
             if now > time {
                 break;
             }
@@ -524,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_that_others_follow_needs_no_time_out() {
+    fn a_loss_before_other_packets_needs_no_timeout() {
         let (times, timeouts, again) = incast(600, 2, 8 << 20);
         assert_eq!(timeouts, 0);
         assert!(again > 0);
@@ -535,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_at_the_end_costs_a_time_out() {
+    fn a_loss_at_the_end_takes_a_timeout() {
         let (times, timeouts, _) = incast(200, 16, 10 * MSS);
         assert!(timeouts > 0);
         let last = times.iter().max().unwrap();

@@ -54,13 +54,13 @@ pub(super) enum Purpose {
 
 impl<M: Memory> Placement<M> {
     /// Applies the bit error of the network to written payload, if there is one.
-    pub(crate) fn spoil(&self) {
-        spoil(self.flipped.as_ref());
+    pub(crate) fn flip_bit(&self) {
+        flip_bit(self.flipped.as_ref());
     }
 }
 
 /// Flips a bit of a byte.
-pub(super) fn spoil(flipped: Option<&(impl Memory, u8)>) {
+pub(super) fn flip_bit(flipped: Option<&(impl Memory, u8)>) {
     if let Some((memory, bit)) = flipped {
         let mut byte = [0];
         if memory.read(&mut byte).is_ok() {

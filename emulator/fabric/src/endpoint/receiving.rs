@@ -9,13 +9,13 @@ use efa_model::{Arrival, Content, DmaError, QpId, Refusal, Segment, WriteEnd};
 
 use super::{
     State,
-    placement::{Placement, Purpose, spoil},
+    placement::{Placement, Purpose, flip_bit},
 };
 use crate::{
     memory::{Access, Guest, Memory},
     packet::{Ack, Data, Datagram, Header, PortId, Reader, Subject, Verdict},
     quota::Quota,
-    srd::{self, News},
+    srd::{self, PsnClass},
     wire::Wire,
 };
 
@@ -65,7 +65,7 @@ impl<G: Guest> State<G> {
         let Part {
             from, data, header, ..
         } = part;
-        let arrived = if self.is_for_nobody(part) {
+        let arrived = if self.has_no_destination(part) {
             data.length
         } else {
             match self.admit(now, part) {
@@ -152,7 +152,7 @@ impl<G: Guest> State<G> {
 
     /// Whether a part of a message is for a missing queue pair or read, over a connection without receiver state. Its verdict
     /// does not change, so no state is necessary.
-    fn is_for_nobody(&mut self, part: Part<'_>) -> bool {
+    fn has_no_destination(&mut self, part: Part<'_>) -> bool {
         let Part {
             from, data, header, ..
         } = part;
@@ -178,10 +178,10 @@ impl<G: Guest> State<G> {
             .receivers
             .open(now, from, data.connection, part.remembered)
             .ok_or(None)?;
-        match receiver.look(data.psn, data.floor) {
-            News::New => {}
-            News::Old(verdict) => return Err(Some(verdict)),
-            News::Bad => return Err(None),
+        match receiver.classify(data.psn, data.floor) {
+            PsnClass::New => {}
+            PsnClass::Old(verdict) => return Err(Some(verdict)),
+            PsnClass::Bad => return Err(None),
         }
         if !receiver.make_room(data.psn, data.message) {
             return Err(None);
@@ -321,7 +321,7 @@ impl<G: Guest> State<G> {
     /// Starts to send the response to a peer's read.
     #[allow(
         clippy::too_many_arguments,
-        reason = "each is another part of one message"
+        reason = "each parameter describes the same message"
     )]
     fn respond(
         &mut self,
@@ -368,7 +368,7 @@ impl<G: Guest> State<G> {
         let memory = self.guest.memory(&self.segments, Access::Write);
         let written = memory.and_then(|memory| {
             memory.write(&datagram.payload)?;
-            spoil(self.flipped(flip).as_ref());
+            flip_bit(self.flipped(flip).as_ref());
             Ok(())
         });
         // Unreliable datagrams are not acknowledged.

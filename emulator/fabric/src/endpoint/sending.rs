@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Number of packets of a message that are moved as one between devices of this program on an ideal network.
-const TOGETHER: u32 = 128;
+const PACKETS_AT_ONCE: u32 = 128;
 
 /// Number of work requests that are fetched at a time.
 const FETCH: u32 = 64;
@@ -201,7 +201,7 @@ impl<G: Guest> State<G> {
                 }
             }
             let together = if ideal && !wire.is_remote(to) {
-                TOGETHER
+                PACKETS_AT_ONCE
             } else {
                 1
             };
@@ -301,8 +301,8 @@ impl<G: Guest> State<G> {
     pub(crate) fn locate(&mut self, now: Duration, data: &Data) -> Option<Located<G::Memory>> {
         let (qp, header, content) = self.connections.find(self.address, data)?;
         let is_failure = matches!(content, Content::Failure { .. });
-        let may_say = is_failure && self.device.is_alive();
-        if !may_say && !self.device.is_current(qp) {
+        let may_send_failure = is_failure && self.device.is_alive();
+        if !may_send_failure && !self.device.is_current(qp) {
             return None;
         }
         self.segments.clear();

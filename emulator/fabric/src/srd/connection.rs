@@ -672,7 +672,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_that_was_overtaken_on_its_path_is_sent_again_soon() {
+    fn a_packet_overtaken_on_its_path_is_retransmitted_early() {
         let mut connection = connection(100);
         let mut shortest = None;
         let start = Duration::from_secs(1);
@@ -700,7 +700,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lost_is_sent_again_as_the_window_allows() {
+    fn lost_packets_are_retransmitted_within_the_window() {
         let mut connection = connection(100);
         let mut now = Duration::from_secs(1);
         let first = send(&mut connection, now);
@@ -741,7 +741,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_is_given_up_that_says_nothing() {
+    fn requests_to_a_silent_peer_fail() {
         let took = give_up(1, |_, _| {}).as_millis();
         assert!((2000..3000).contains(&took), "{took}");
         // A peer that acknowledges any packet is only late.
@@ -772,7 +772,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_with_less_than_a_packet_waits_for_its_time() {
+    fn a_window_below_a_packet_is_paced() {
         let mut connection = connection(100);
         let mut now = Duration::from_secs(1);
         for (psn, _) in send(&mut connection, now) {

@@ -443,7 +443,7 @@ mod tests {
     use crate::packet::{Reader, Subject};
 
     #[test]
-    fn what_peers_may_read_at_once_is_bounded_and_shared() {
+    fn responses_to_peers_are_bounded_and_shared() {
         let (mut connections, now) = (Connections::default(), Duration::from_secs(1));
         let qp: QpId = serde_json::from_str(r#"{"number":1,"incarnation":1}"#).unwrap();
         let reader = Reader { qp, request: 0 };
@@ -531,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_was_closed_has_no_turn() {
+    fn closed_connection_has_no_turn() {
         let limits = LIMITS;
         let (mut connections, now) = (Connections::default(), Duration::from_secs(1));
         let qp: QpId = serde_json::from_str(r#"{"number":1,"incarnation":1}"#).unwrap();

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn one_is_tried_ever_more_rarely() {
+    fn intervals_between_retries_increase() {
         let (mut parked, mut parts) = (Parked::default(), VecDeque::new());
         let mut now = Duration::from_secs(1);
         for message in 0..3 {
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_that_comes_when_it_is_time_for_the_next_try_puts_that_off() {
+    fn a_failure_at_the_time_of_a_retry_postpones_it() {
         let (mut parked, mut parts) = (Parked::default(), VecDeque::new());
         let now = Duration::from_secs(1);
         parked.park(now, 7, part(0));
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn others_follow_what_was_delivered() {
+    fn a_delivery_resumes_other_messages() {
         let (mut parked, mut parts) = (Parked::default(), VecDeque::new());
         let now = Duration::from_secs(1);
         for message in 0..3 {
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_is_given_up_waits_no_more() {
+    fn a_failed_message_is_not_retried() {
         let mut parked = Parked::default();
         let now = Duration::from_secs(1);
         parked.park(now, 7, part(0));

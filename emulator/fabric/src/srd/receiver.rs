@@ -48,7 +48,7 @@ pub(crate) struct Receiver {
 
 /// Classification of a packet by a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum News {
+pub(crate) enum PsnClass {
     /// The packet has no verdict yet.
     New,
     /// The packet has this verdict, which is sent again.
@@ -89,9 +89,9 @@ impl Receiver {
     }
 
     /// Raises the floor to that of the sender, and classifies a packet.
-    pub(crate) fn look(&mut self, psn: u64, floor: u64) -> News {
+    pub(crate) fn classify(&mut self, psn: u64, floor: u64) -> PsnClass {
         if floor > psn || psn - floor >= PSN_RANGE || psn >= PSN_END {
-            return News::Bad;
+            return PsnClass::Bad;
         }
         if floor > self.floor {
             // The sender does not send packets below its floor again, however high this is.
@@ -101,11 +101,11 @@ impl Receiver {
             self.settle();
         }
         if psn < self.floor {
-            return News::Old(Verdict::Delivered);
+            return PsnClass::Old(Verdict::Delivered);
         }
         match self.above.get(&psn) {
-            None => News::New,
-            Some(verdict) => News::Old(*verdict),
+            None => PsnClass::New,
+            Some(verdict) => PsnClass::Old(*verdict),
         }
     }
 
@@ -171,8 +171,8 @@ mod tests {
             // These packets at the end fill all gaps.
             psns.extend(0..64);
             for psn in psns {
-                let news = receiver.look(psn, 0);
-                prop_assert_eq!(news == News::New, known.insert(psn));
+                let class = receiver.classify(psn, 0);
+                prop_assert_eq!(class == PsnClass::New, known.insert(psn));
                 receiver.conclude(psn, Verdict::Delivered);
             }
             prop_assert_eq!((receiver.floor, receiver.above.len()), (64, 0));
@@ -180,44 +180,44 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_was_ready_for_stays_refused() {
+    fn not_ready_verdict_is_kept() {
         let mut receiver = receiver();
-        assert_eq!(receiver.look(0, 0), News::New);
+        assert_eq!(receiver.classify(0, 0), PsnClass::New);
         receiver.conclude(0, Verdict::NotReady);
         receiver.conclude(1, Verdict::Delivered);
-        assert_eq!(receiver.look(0, 0), News::Old(Verdict::NotReady));
+        assert_eq!(receiver.classify(0, 0), PsnClass::Old(Verdict::NotReady));
         // The sender has sent the part again under another number.
-        assert_eq!(receiver.look(2, 1), News::New);
+        assert_eq!(receiver.classify(2, 1), PsnClass::New);
         assert_eq!((receiver.floor, receiver.above.len()), (2, 0));
-        assert_eq!(receiver.look(0, 0), News::Old(Verdict::Delivered));
+        assert_eq!(receiver.classify(0, 0), PsnClass::Old(Verdict::Delivered));
     }
 
     #[test]
-    fn no_sender_makes_it_remember_without_end() {
+    fn receiver_state_is_bounded() {
         let mut receiver = receiver();
         for psn in 0..4 * PSN_RANGE {
-            if receiver.look(psn, 0) == News::New {
+            if receiver.classify(psn, 0) == PsnClass::New {
                 receiver.conclude(psn, Verdict::NotReady);
             }
         }
         assert!(receiver.above.len() <= PSN_RANGE as usize);
-        assert_eq!(receiver.look(u64::MAX, 0), News::Bad);
-        assert_eq!(receiver.look(0, 1), News::Bad);
+        assert_eq!(receiver.classify(u64::MAX, 0), PsnClass::Bad);
+        assert_eq!(receiver.classify(0, 1), PsnClass::Bad);
         // A number may be far ahead, as the receiver may have dropped its records of the connection.
-        assert_eq!(receiver.look(PSN_END - 1, PSN_END - 2), News::New);
+        assert_eq!(receiver.classify(PSN_END - 1, PSN_END - 2), PsnClass::New);
         assert!(receiver.above.is_empty());
         receiver.conclude(PSN_END - 1, Verdict::Delivered);
-        assert_eq!(receiver.look(PSN_END, PSN_END), News::Bad);
+        assert_eq!(receiver.classify(PSN_END, PSN_END), PsnClass::Bad);
     }
 
     #[test]
-    fn without_room_only_what_is_in_its_order_is_taken() {
+    fn without_room_only_packets_in_order_are_accepted() {
         // Room for three records.
         let quota = Quota::new(BYTES + 3 * ENTRY);
         let mut receiver = Receiver::new(&quota).unwrap();
         assert!(Receiver::new(&quota).is_none());
         let mut arrives = |psn, floor, message, length| {
-            assert_eq!(receiver.look(psn, floor), News::New);
+            assert_eq!(receiver.classify(psn, floor), PsnClass::New);
             let taken = receiver.make_room(psn, message);
             if taken {
                 receiver.add_part(message, length, 30);

@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn it_grows_while_packets_are_early_and_shrinks_when_they_are_late() {
+    fn the_window_grows_with_early_packets_and_shrinks_with_late_ones() {
         let (mut window, mut now) = start();
         rounds(&mut window, &mut now, 3, SHORTEST);
         assert_eq!(window.size, 8.0 * INITIAL);
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn some_late_packets_are_those_of_a_busy_path() {
+    fn some_late_packets_do_not_shrink_the_window() {
         let (mut window, mut now) = start();
         window.starting = false;
         for _ in 0..100 {
@@ -298,7 +298,7 @@ mod tests {
     /// Windows that share a link converge to about the same size, although their base delays differ slightly. Each packet takes a
     /// microsecond on the link.
     #[test]
-    fn who_shares_a_link_gets_as_much() {
+    fn connections_share_a_link_fairly() {
         let mut now = Duration::from_secs(1);
         let mut windows = [Window::new(); 16];
         for (number, window) in windows.iter_mut().enumerate() {
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_make_it_less_than_a_packet() {
+    fn losses_shrink_the_window_below_a_packet() {
         let (mut window, mut now) = start();
         rounds(&mut window, &mut now, 1, SHORTEST);
         for _ in 0..20 {
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_packet_is_one_each_other_time() {
+    fn a_fractional_window_admits_its_average() {
         let (mut window, now) = start();
         window.size = 2.5;
         let mut admitted = 0;
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shortest_round_trip_is_not_remembered_for_ever() {
+    fn the_shortest_round_trip_expires() {
         let now = Duration::from_secs(1);
         let mut shortest = Shortest::new(now, SHORTEST);
         assert_eq!(shortest.measure(now, 2 * SHORTEST), SHORTEST);

@@ -46,12 +46,12 @@ impl Aenq {
 
     /// Records the number of events that the driver has consumed. Ignores an impossible number and returns false.
     pub(crate) fn consume(&mut self, consumed: u32) -> bool {
-        let possible =
+        let valid =
             consumed.wrapping_sub(self.consumed) <= self.produced.wrapping_sub(self.consumed);
-        if possible {
+        if valid {
             self.consumed = consumed;
         }
-        possible
+        valid
     }
 
     /// Posts an event and returns the vector to raise, or `None` if the ring is full or missing.

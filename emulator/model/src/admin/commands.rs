@@ -78,13 +78,13 @@ fn register(
     } = data;
     let begun = command(entry).and_then(|command| mrs.begin(attributes, pds, command));
     match begun {
-        Ok(registration) => go_on(data, host, Box::new(registration), budget),
+        Ok(registration) => resume(data, host, Box::new(registration), budget),
         Err(failure) => failure.into(),
     }
 }
 
 /// Resumes a registration.
-pub(crate) fn go_on(
+pub(crate) fn resume(
     data: &mut DataPath,
     host: &mut dyn Host,
     mut registration: Box<Registration>,

@@ -19,7 +19,7 @@ const ENTRY_SIZE: usize = 64;
 const MAX_DEPTH: u16 = 256;
 
 /// Whether the geometry of a ring is valid: alignment, depth, and no overflow of addresses.
-fn is_sensible(base: u64, entry_size: usize, depth: u16) -> bool {
+fn is_valid(base: u64, entry_size: usize, depth: u16) -> bool {
     base != 0
         && base % entry_size as u64 == 0
         && (2..=MAX_DEPTH).contains(&depth)
@@ -70,9 +70,8 @@ impl SubmissionRing {
     /// Creates a ring if its geometry is valid and its entries have the size of the protocol.
     pub(crate) fn new(base: u64, caps: AqCaps, protocol: Protocol) -> Option<Self> {
         let entry_size = usize::from(caps.entry_size);
-        let sensible =
-            entry_size == protocol.entry_size() && is_sensible(base, entry_size, caps.depth);
-        sensible.then_some(Self {
+        let valid = entry_size == protocol.entry_size() && is_valid(base, entry_size, caps.depth);
+        valid.then_some(Self {
             base,
             depth: caps.depth,
             protocol,
@@ -126,10 +125,10 @@ impl EventRing {
     /// Creates a ring if its geometry is valid and the device has its interrupt vector.
     pub(crate) fn new(base: u64, caps: EventRingCaps, vectors: u16) -> Option<Self> {
         let vector = caps.msix_vector.into();
-        let sensible = usize::from(caps.entry_size) == ENTRY_SIZE
-            && is_sensible(base, ENTRY_SIZE, caps.depth)
+        let valid = usize::from(caps.entry_size) == ENTRY_SIZE
+            && is_valid(base, ENTRY_SIZE, caps.depth)
             && vector < vectors;
-        sensible.then_some(Self {
+        valid.then_some(Self {
             base,
             depth: caps.depth,
             vector,

@@ -159,7 +159,7 @@ impl DataPath {
         for _ in 0..if fault.duplicate { 2 } else { 1 } {
             let completed = self
                 .resources
-                .complete_wrongly(host, *cq, *completion, fault);
+                .complete_with_fault(host, *cq, *completion, fault);
             if let Err(error) = completed {
                 self.note_error(error);
             }

@@ -14,7 +14,7 @@ use crate::{
 
 impl DataPath {
     /// Returns the effects of the rules that match work of a queue pair. If they are fatal, the device does nothing until they
-    /// are [taken](Self::take_doom).
+    /// are [taken](Self::take_fatal_fault).
     pub(super) fn fault(
         &mut self,
         kind: WorkKind,
@@ -23,7 +23,7 @@ impl DataPath {
     ) -> Option<Box<Then>> {
         let fault = Box::new(self.faults.hit(Occasion::Work { kind, qp, peer })?);
         if fault.is_fatal() {
-            self.doom = Some(fault.clone());
+            self.fatal_fault = Some(fault.clone());
         }
         Some(fault)
     }
@@ -82,7 +82,7 @@ impl DataPath {
     /// # Errors
     ///
     /// There is no such queue pair.
-    pub(crate) fn fail_for_no_reason(
+    pub(crate) fn force_error(
         &mut self,
         host: &mut dyn Host,
         number: u16,
@@ -97,18 +97,18 @@ impl DataPath {
     }
 
     /// Whether a fatal fault is pending.
-    pub(crate) fn is_doomed(&self) -> bool {
-        self.doom.is_some()
+    pub(crate) fn has_fatal_fault(&self) -> bool {
+        self.fatal_fault.is_some()
     }
 
     /// Takes the pending fatal fault.
-    pub(crate) fn take_doom(&mut self) -> Option<Box<Then>> {
-        self.doom.take()
+    pub(crate) fn take_fatal_fault(&mut self) -> Option<Box<Then>> {
+        self.fatal_fault.take()
     }
 
     /// Whether the device has to run at once: for a fatal fault, or to set the due times of late completions.
     pub(crate) fn is_urgent(&self) -> bool {
-        self.doom.is_some() || self.late.has_fresh()
+        self.fatal_fault.is_some() || self.late.has_fresh()
     }
 
     /// Posts the late completions that are due, and returns the next due time.

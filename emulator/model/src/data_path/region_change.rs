@@ -43,7 +43,7 @@ impl DataPath {
                     work,
                     registration,
                 };
-                self.go_on_registering(host, number, registering);
+                self.resume_registration(host, number, registering);
             }
             Err(status) => self.end_change(host, number, id, work, status),
         }
@@ -59,12 +59,12 @@ impl DataPath {
     ) -> Result<Option<FastRegistration>, CompStatus> {
         let qp = self.resources.qps.get(number).ok_or(CompStatus::Flushed)?;
         let pd = qp.pd;
-        let possible = self.attributes.fast_mr
+        let allowed = self.attributes.fast_mr
             && qp.qp_type == QpType::Srd
             && self.resources.pds.is_privileged(pd)
             && !wqe.meta.ctrl1.has_imm
             && !wqe.meta.ctrl1.inline_msg;
-        if !possible {
+        if !allowed {
             return Err(CompStatus::LocalUnsupportedOp);
         }
         if !wqe.is_canonical(work) {
@@ -84,7 +84,7 @@ impl DataPath {
     }
 
     /// Resumes a registration: reads more of its pages, and finishes it if all are read.
-    pub(super) fn go_on_registering(
+    pub(super) fn resume_registration(
         &mut self,
         host: &mut dyn Host,
         number: u16,

@@ -88,7 +88,7 @@ impl DataPath {
             return Fetched::Internal;
         };
         if let Some(registering) = qp.send_queue.registering.take() {
-            self.go_on_registering(host, number, *registering);
+            self.resume_registration(host, number, *registering);
             self.resources.qps.schedule(number);
             return Fetched::Internal;
         }

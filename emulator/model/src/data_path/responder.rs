@@ -99,7 +99,7 @@ pub enum Refusal {
 /// A delivery in progress. The caller must end it by [`Device::delivered`](crate::Device::delivered) or abort it by
 /// [`Device::cancel`](crate::Device::cancel).
 #[derive(Debug)]
-#[must_use = "the receive work request of a delivery that is dropped stays taken"]
+#[must_use = "a dropped delivery leaks its receive work request"]
 pub struct Delivery {
     qp: QpId,
     /// The receive work request that the delivery has taken.
@@ -151,7 +151,7 @@ impl DataPath {
                     .iter()
                     .map(|buffer| u64::from(buffer.length))
                     .sum();
-                let problem = if room < u64::from(length) + u64::from(offset) {
+                let statuses = if room < u64::from(length) + u64::from(offset) {
                     Some((CompStatus::LocalBadLength, CompStatus::RemoteBadLength))
                 } else {
                     let mut found = || {
@@ -167,7 +167,7 @@ impl DataPath {
                         .is_none()
                         .then_some((CompStatus::LocalInvalidLkey, CompStatus::RemoteBadStatus))
                 };
-                if let Some((ours, theirs)) = problem {
+                if let Some((ours, theirs)) = statuses {
                     self.fail_receive(host, arrival.qp, &receive, ours);
                     return Err(match arrival.transport {
                         QpType::Ud => Refusal::Drop,
@@ -200,7 +200,7 @@ impl DataPath {
     pub(crate) fn cancel(&mut self, delivery: Delivery) {
         let qp = self.resources.qps.current_mut(delivery.qp);
         if let (Some(qp), Some(receive)) = (qp, delivery.receive) {
-            qp.receive_queue.give_back(receive);
+            qp.receive_queue.return_receive(receive);
         }
     }
 
@@ -278,7 +278,7 @@ impl DataPath {
         if operation == OpType::RdmaWrite {
             // CAST: the high half.
             extension[..2].copy_from_slice(&((length >> 16) as u16).to_le_bytes());
-        } else if ah.is_none() && self.resources.cqs.tells_address(cq.0) {
+        } else if ah.is_none() && self.resources.cqs.has_src_addr(cq.0) {
             extension = arrival.peer;
         }
         let status = fault.and_then(|fault| fault.status);
@@ -343,7 +343,7 @@ impl DataPath {
         if !self.has_right_qkey(qp, arrival) {
             return Err(Refusal::Drop);
         }
-        let possible = match arrival.content {
+        let supported = match arrival.content {
             Content::Send { .. } if too_long => {
                 return Err(Refusal::Status(CompStatus::RemoteBadLength));
             }
@@ -351,7 +351,7 @@ impl DataPath {
             Content::Write { .. } => self.attributes.rdma_write,
             Content::Read { version, .. } => self.attributes.rdma_read && self.reads(version),
         };
-        if !possible {
+        if !supported {
             return Err(Refusal::Status(CompStatus::RemoteFeatureMismatch));
         }
         // A peer may access memory only if the protection domain has an address handle for it.
@@ -363,8 +363,8 @@ impl DataPath {
 
     /// Whether an arrival has the Q_Key of the queue pair, if that is checked.
     fn has_right_qkey(&self, qp: &Qp, arrival: &Arrival) -> bool {
-        let matters = qp.qp_type == QpType::Ud || self.attributes.check_srd_qkey;
-        qp.qkey == arrival.qkey || !matters
+        let is_checked = qp.qp_type == QpType::Ud || self.attributes.check_srd_qkey;
+        qp.qkey == arrival.qkey || !is_checked
     }
 
     /// Whether a device of this version may read memory of this device, if that is checked.

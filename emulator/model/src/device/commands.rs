@@ -52,7 +52,7 @@ impl Device {
                 return false;
             }
             if let Some(executing) = self.admin.executing.take() {
-                self.go_on(host, now, executing, &mut pages);
+                self.resume(host, now, executing, &mut pages);
                 continue;
             }
             let Some(ring) = self
@@ -116,26 +116,32 @@ impl Device {
             data: &mut self.data,
         };
         let (execution, error) = commands::execute(parts, host, &command, pages);
-        self.came_to(host, now, submitted, fault, execution);
+        self.progressed(host, now, submitted, fault, execution);
         if let Some(error) = error {
             self.errors.report(host, error);
         }
     }
 
     /// Resumes a command that takes several calls.
-    fn go_on(&mut self, host: &mut dyn Host, now: Duration, executing: Executing, pages: &mut u32) {
+    fn resume(
+        &mut self,
+        host: &mut dyn Host,
+        now: Duration,
+        executing: Executing,
+        pages: &mut u32,
+    ) {
         let Executing {
             command,
             rung,
             fault,
             registration,
         } = executing;
-        let execution = commands::go_on(&mut self.data, host, registration, pages);
-        self.came_to(host, now, (command, rung), fault, execution);
+        let execution = commands::resume(&mut self.data, host, registration, pages);
+        self.progressed(host, now, (command, rung), fault, execution);
     }
 
     /// Keeps an unfinished command for the next call, or queues the completion of a finished one.
-    fn came_to(
+    fn progressed(
         &mut self,
         host: &mut dyn Host,
         now: Duration,

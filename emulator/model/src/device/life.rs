@@ -22,7 +22,7 @@ use crate::{
 impl Device {
     /// Whether the device works: it is plugged in, not dead, and no fault is about to end it.
     pub fn is_alive(&self) -> bool {
-        self.plugged && self.dead.is_none() && !self.data.is_doomed()
+        self.plugged && self.dead.is_none() && !self.data.has_fatal_fault()
     }
 
     /// Whether the device is plugged into its slot.
@@ -90,7 +90,7 @@ impl Device {
         let dead = self.dead.as_mut()?;
         let failure = dead.reset();
         match failure {
-            Some(_) => self.fatal_error = dead.is_told(),
+            Some(_) => self.fatal_error = dead.is_reported(),
             None => self.dead = None,
         }
         failure

@@ -105,7 +105,7 @@ impl Device {
     /// The queue pair does not exist.
     pub fn fail_qp(&mut self, host: &mut dyn Host, qp: u16) -> Result<(), QueueError> {
         if self.is_alive() {
-            self.data.fail_for_no_reason(host, qp)?;
+            self.data.force_error(host, qp)?;
             self.report_errors(host);
         }
         Ok(())

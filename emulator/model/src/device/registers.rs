@@ -148,9 +148,9 @@ impl Device {
         register: Register,
         value: u32,
         base: u64,
-        possible: bool,
+        valid: bool,
     ) {
-        if !possible {
+        if !valid {
             self.errors.report(
                 host,
                 ProtocolError::Ring {

@@ -18,8 +18,8 @@ impl Device {
     /// The caller has to call this at that time, and after each other call with a time, which may have made work due earlier.
     pub fn run(&mut self, host: &mut dyn Host, now: Duration) -> Option<Duration> {
         self.report_errors(host);
-        let doom = self.data.take_doom();
-        self.apply(host, now, doom.as_deref());
+        let fatal_fault = self.data.take_fatal_fault();
+        self.apply(host, now, fatal_fault.as_deref());
         if !self.is_alive() {
             return self.stray(host, now);
         }

@@ -78,7 +78,7 @@ impl Dead {
     }
 
     /// Whether the device has reported its death.
-    pub(crate) fn is_told(&self) -> bool {
+    pub(crate) fn is_reported(&self) -> bool {
         !self.death.silent
     }
 

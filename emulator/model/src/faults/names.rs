@@ -47,7 +47,7 @@ pub enum RuleError {
         offset: u8,
     },
     /// A byte is outside of the completion.
-    #[error("a completion has {size} bytes and none at offset {offset}")]
+    #[error("offset {offset} is beyond the {size} bytes of a completion")]
     Offset {
         /// Offset of the byte in the completion.
         offset: u8,

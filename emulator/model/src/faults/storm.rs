@@ -13,7 +13,7 @@ const MAX_KINDS: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StormError {
     /// Too many kinds of events have storms already.
-    #[error("{MAX_KINDS} kinds of events are under way already")]
+    #[error("{MAX_KINDS} kinds of events have storms already")]
     TooManyKinds,
     /// The queue for the events does not exist.
     #[error(transparent)]

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn each_device_is_what_the_table_says() {
+    fn devices_match_the_table() {
         for instance in Instance::ALL {
             assert!(instance.devices > 0, "{}", instance.name);
             for config in devices(instance) {
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_needed_for_rdma_goes_with_it() {
+    fn rdma_has_the_attributes_that_it_needs() {
         for instance in Instance::ALL {
             let config = devices(instance).next().unwrap();
             let attributes = config.attributes();
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn an_instances_devices_differ() {
+    fn devices_of_an_instance_differ() {
         for instance in Instance::ALL {
             let guids: BTreeSet<_> = devices(instance)
                 .map(|config| config.attributes().guid)

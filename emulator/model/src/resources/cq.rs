@@ -37,13 +37,13 @@ pub(crate) struct Cq {
     /// Number of completions ever posted to each sub-queue, from which their entries and phases follow.
     posted: Vec<u32>,
     /// Whether completions have the addresses of peers that have no address handle.
-    pub(super) tells_address: bool,
+    pub(super) has_src_addr: bool,
     /// Whether completions of send queues have request ids of 64 bits.
     pub(super) has_long_ids: bool,
     /// Whether the next completion raises an event.
     armed: bool,
     /// Number of completions of work requests since the last doorbell of any work queue that uses it, or its own.
-    quiet: u32,
+    since_doorbell: u32,
     /// Number of completions that events have announced: all that were posted when the last one was raised.
     announced: u32,
     users: Users,
@@ -102,7 +102,7 @@ impl Cq {
     /// arms its queue before it polls, as in the manual of `ibv_get_cq_event`, gets one event for each.
     fn ring(&mut self, value: u32) -> Option<u16> {
         let doorbell = CqDb::from_raw(value);
-        self.quiet = 0;
+        self.since_doorbell = 0;
         if !doorbell.arm {
             return None;
         }
@@ -159,8 +159,8 @@ impl Cqs {
     }
 
     /// Describes the first completion queues for a snapshot.
-    pub(crate) fn look(&self) -> Vec<CompletionQueue> {
-        let look = |(number, cq): (u16, &Cq)| CompletionQueue {
+    pub(crate) fn snapshot(&self) -> Vec<CompletionQueue> {
+        let snapshot = |(number, cq): (u16, &Cq)| CompletionQueue {
             number,
             base: cq.place.base,
             entry_size: cq.entry_size,
@@ -169,7 +169,7 @@ impl Cqs {
             eq: cq.eqn,
             armed: cq.armed,
         };
-        self.0.first().map(look).collect()
+        self.0.first().map(snapshot).collect()
     }
 
     /// Removes all completion queues, as a reset does.
@@ -217,8 +217,8 @@ impl Cqs {
     }
 
     /// Whether completions have the addresses of peers that have no address handle.
-    pub(crate) fn tells_address(&self, index: u16) -> bool {
-        self.0.get(index).is_ok_and(|cq| cq.tells_address)
+    pub(crate) fn has_src_addr(&self, index: u16) -> bool {
+        self.0.get(index).is_ok_and(|cq| cq.has_src_addr)
     }
 
     /// Whether completions of send queues have request ids of 64 bits.
@@ -243,7 +243,7 @@ impl Cqs {
     /// Records a doorbell of a work queue that uses this completion queue, as a sign that the program is alive.
     pub(crate) fn note_doorbell(&mut self, index: u16) {
         if let Ok(cq) = self.0.get_mut(index) {
-            cq.quiet = 0;
+            cq.since_doorbell = 0;
         }
     }
 
@@ -251,8 +251,8 @@ impl Cqs {
     /// doorbell. Then the program has posted more work requests than the queue has room for.
     pub(crate) fn note_completion(&mut self, index: u16) -> Option<ProgramError> {
         let cq = self.0.get_mut(index).ok()?;
-        cq.quiet = cq.quiet.saturating_add(1);
-        let (unread, depth) = (cq.quiet, cq.entries());
+        cq.since_doorbell = cq.since_doorbell.saturating_add(1);
+        let (unread, depth) = (cq.since_doorbell, cq.entries());
         let since = Since::Doorbell;
         // Reported only once.
         (unread == depth + 1).then_some(ProgramError::CqOverflow {
@@ -331,10 +331,10 @@ impl Cqs {
                 entry_size: entry_size as usize,
                 depth: command.sub_cq_depth.into(),
                 posted: vec![0; command.num_sub_cqs.into()],
-                tells_address: command.caps_2.set_src_addr,
+                has_src_addr: command.caps_2.set_src_addr,
                 has_long_ids: command.caps_2.sq_comp_64_bit_req_id,
                 armed: false,
-                quiet: 0,
+                since_doorbell: 0,
                 announced: 0,
                 users: Users::default(),
             },

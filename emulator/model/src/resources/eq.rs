@@ -88,8 +88,8 @@ impl Eqs {
     }
 
     /// Describes the first event queues for a snapshot.
-    pub(crate) fn look(&self) -> Vec<EventQueue> {
-        let look = |(number, eq): (u16, &Eq)| EventQueue {
+    pub(crate) fn snapshot(&self) -> Vec<EventQueue> {
+        let snapshot = |(number, eq): (u16, &Eq)| EventQueue {
             number,
             base: eq.place.base,
             depth: eq.depth(),
@@ -97,7 +97,7 @@ impl Eqs {
             posted: eq.posted,
             armed: eq.armed,
         };
-        self.0.first().map(look).collect()
+        self.0.first().map(snapshot).collect()
     }
 
     /// Removes all event queues, as a reset does.

@@ -42,7 +42,7 @@ impl Shared for EventCounter {
 
 impl EventCounter {
     /// Writes a value to host memory.
-    fn show(&self, host: &mut dyn Host, value: u64) -> Result<(), DmaError> {
+    fn write_value(&self, host: &mut dyn Host, value: u64) -> Result<(), DmaError> {
         host.dma_write(self.paddr, &value.to_le_bytes())
     }
 }
@@ -96,7 +96,7 @@ impl EventCounters {
             return Ok(());
         };
         counter.value = sum(counter.value, 1, most);
-        counter.show(host, counter.value)
+        counter.write_value(host, counter.value)
     }
 
     /// Removes the attachments of a destroyed queue pair.
@@ -112,7 +112,7 @@ impl EventCounters {
         uars: &mut Uars,
         command: &CreateEventCounter,
     ) -> Result<CreateEventCounterResponse, Status> {
-        check_possible(attributes)?;
+        check_supported(attributes)?;
         let legal = command.paddr != 0
             && command.paddr % VALUE_SIZE == 0
             && attributes.reaches(command.paddr, VALUE_SIZE);
@@ -141,7 +141,7 @@ impl EventCounters {
         uars: &mut Uars,
         command: &DestroyEventCounter,
     ) -> Result<NoData, Status> {
-        check_possible(attributes)?;
+        check_supported(attributes)?;
         let number = Self::number(command.cntr_handle)?;
         let counter = self.0.remove_unused(number)?;
         uars.remove_user(counter.uar);
@@ -154,7 +154,7 @@ impl EventCounters {
         host: &mut dyn Host,
         command: &ModifyEventCounter,
     ) -> Result<NoData, Failure> {
-        check_possible(attributes)?;
+        check_supported(attributes)?;
         let number = Self::number(command.cntr_handle)?;
         let counter = self.0.get_mut(number)?;
         let most = attributes.event_counter_max_val;
@@ -163,7 +163,7 @@ impl EventCounters {
             Ok(ModifyOp::Add) => sum(counter.value, command.value, most),
             Ok(ModifyOp::Set) | Err(_) => return Err(Status::IllegalParameter.into()),
         };
-        counter.show(host, value)?;
+        counter.write_value(host, value)?;
         counter.value = value;
         Ok(NoData {})
     }
@@ -225,7 +225,7 @@ impl EventCounters {
         qps: &'a mut Qps,
         command: &AttachEventCounter,
     ) -> Result<Attachment<'a>, Status> {
-        check_possible(attributes)?;
+        check_supported(attributes)?;
         AttachType::try_from(command.attach_type).map_err(|_| Status::IllegalParameter)?;
         let number = Self::number(command.cntr_handle)?;
         let counter = self.0.get_mut(number)?;
@@ -247,7 +247,7 @@ impl EventCounters {
 }
 
 /// Fails if the device has no event counters.
-fn check_possible(attributes: &Attributes) -> Result<(), Status> {
+fn check_supported(attributes: &Attributes) -> Result<(), Status> {
     if attributes.event_counters {
         Ok(())
     } else {

@@ -200,8 +200,8 @@ impl Mrs {
     }
 
     /// Describes the first memory regions for a snapshot.
-    pub(crate) fn look(&self) -> Vec<MemoryRegion> {
-        let look = |(number, mr): (u16, &Mr)| MemoryRegion {
+    pub(crate) fn snapshot(&self) -> Vec<MemoryRegion> {
+        let snapshot = |(number, mr): (u16, &Mr)| MemoryRegion {
             number,
             pd: mr.pd,
             generation: mr.generation,
@@ -214,7 +214,7 @@ impl Mrs {
             fast: mr.fast,
             physical: mr.physical,
         };
-        self.table.first().map(look).collect()
+        self.table.first().map(snapshot).collect()
     }
 
     /// Removes all memory regions, as a reset does.
@@ -408,8 +408,8 @@ impl Mrs {
     ) -> Result<Registration, Failure> {
         let list = command.page_list().ok_or(Status::MalformedRequest)?;
         let last = command.mr_length.checked_sub(1);
-        let possible = last.is_some_and(|last| command.iova.checked_add(last).is_some());
-        if !possible || !permits(attributes, command.permissions) {
+        let valid = last.is_some_and(|last| command.iova.checked_add(last).is_some());
+        if !valid || !permits(attributes, command.permissions) {
             return Err(Status::IllegalParameter.into());
         }
         pds.get(command.pd)?;
@@ -536,7 +536,7 @@ impl Mrs {
     }
 }
 
-/// Returns the number of pages of size `1 << shift` in a region, if its address and length are possible.
+/// Returns the number of pages of size `1 << shift` in a region, if its address and length are valid.
 fn page_count(iova: u64, length: u64, shift: u8) -> Option<u64> {
     let last = length.checked_sub(1)?;
     iova.checked_add(last)?;

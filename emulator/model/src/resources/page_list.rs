@@ -30,7 +30,7 @@ pub(crate) struct PageReader {
     left: usize,
     runs: PageRuns,
     /// Whether the addresses of all pages read are valid.
-    possible: bool,
+    valid: bool,
 }
 
 /// Location of the rest of a list.
@@ -110,7 +110,7 @@ impl PageReader {
             shift,
             left,
             runs: PageRuns::default(),
-            possible: true,
+            valid: true,
         }
     }
 
@@ -142,7 +142,7 @@ impl PageReader {
     pub(super) fn finish(mut self) -> Option<PageRuns> {
         // The pages live as long as their region.
         self.runs.shrink();
-        (self.left == 0 && self.possible).then_some(self.runs)
+        (self.left == 0 && self.valid).then_some(self.runs)
     }
 
     /// Returns the bus address of the next addresses to read, or `None` after a chunk was read instead. Reads no more chunks than
@@ -178,7 +178,7 @@ impl PageReader {
     }
 
     fn push(&mut self, attributes: &Attributes, page: u64) {
-        self.possible &= is_possible(attributes, page, 1 << self.shift);
+        self.valid &= is_valid(attributes, page, 1 << self.shift);
         self.runs.push(page, self.shift);
         self.left -= 1;
     }
@@ -193,7 +193,7 @@ fn next_chunk(host: &mut dyn Host, chunk: &CtrlBuffInfo) -> Result<CtrlBuffInfo,
 }
 
 /// Whether the address of a page is valid.
-fn is_possible(attributes: &Attributes, page: u64, size: u64) -> bool {
+fn is_valid(attributes: &Attributes, page: u64, size: u64) -> bool {
     // No host allocates its very first page. A larger page may begin there.
     page % size == 0 && (page != 0 || size > SMALLEST_PAGE) && attributes.reaches(page, size)
 }

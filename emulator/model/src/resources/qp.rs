@@ -87,8 +87,8 @@ impl Qps {
     }
 
     /// Describes the first queue pairs for a snapshot.
-    pub(crate) fn look(&self) -> Vec<QueuePair> {
-        let look = |(number, qp): (u16, &Qp)| QueuePair {
+    pub(crate) fn snapshot(&self) -> Vec<QueuePair> {
+        let snapshot = |(number, qp): (u16, &Qp)| QueuePair {
             number,
             transport: qp.qp_type.to_string(),
             state: qp.state.to_string(),
@@ -97,10 +97,10 @@ impl Qps {
             send_cq: qp.send_cq,
             recv_cq: qp.recv_cq,
             rnr_retry: qp.rnr_retry,
-            send_queue: qp.send_queue.look(),
-            receive_queue: qp.receive_queue.look(),
+            send_queue: qp.send_queue.snapshot(),
+            receive_queue: qp.receive_queue.snapshot(),
         };
-        self.table.first().map(look).collect()
+        self.table.first().map(snapshot).collect()
     }
 
     /// Returns a queue pair and the id of its work request that uses the memory region with a local key.

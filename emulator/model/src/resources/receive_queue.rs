@@ -83,7 +83,7 @@ impl ReceiveQueue {
     }
 
     /// Describes the queue for a snapshot.
-    pub(super) fn look(&self) -> WorkQueue {
+    pub(super) fn snapshot(&self) -> WorkQueue {
         WorkQueue {
             depth: self.descriptors(),
             produced: self.produced,
@@ -108,11 +108,11 @@ impl ReceiveQueue {
     /// descriptors of work requests that have ended.
     pub(crate) fn ring(&mut self, produced: u16) -> bool {
         let waiting = u64::from(produced.wrapping_sub(self.consumed));
-        let possible = waiting + self.busy <= self.descriptors();
-        if possible {
+        let valid = waiting + self.busy <= self.descriptors();
+        if valid {
             self.produced = produced;
         }
-        possible
+        valid
     }
 
     /// Takes the oldest work request of the queue pair, of at most `most` descriptors.
@@ -197,7 +197,7 @@ impl ReceiveQueue {
     }
 
     /// Returns a taken work request to the queue.
-    pub(crate) fn give_back(&mut self, receive: Receive) {
+    pub(crate) fn return_receive(&mut self, receive: Receive) {
         if self.taken.contains_key(&receive.number) {
             self.returned.insert(receive.number, receive);
         }

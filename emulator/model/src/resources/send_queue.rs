@@ -145,7 +145,7 @@ impl SendQueue {
     }
 
     /// Describes the queue for a snapshot.
-    pub(super) fn look(&self) -> WorkQueue {
+    pub(super) fn snapshot(&self) -> WorkQueue {
         WorkQueue {
             depth: self.depth.into(),
             produced: self.produced,
@@ -366,7 +366,7 @@ impl Wqe {
             }
         };
         let has_imm = self.meta.ctrl1.has_imm;
-        let (possible, most, buffers) = match operation {
+        let (supported, most, buffers) = match operation {
             Operation::Send => (true, attributes.mtu, attributes.max_wr_send_sges),
             Operation::RdmaRead => (
                 attributes.rdma_read && !has_imm && !self.meta.ctrl1.inline_msg,
@@ -380,7 +380,7 @@ impl Wqe {
             ),
         };
         let rdma = operation != Operation::Send;
-        if !possible || rdma && qp_type != QpType::Srd {
+        if !supported || rdma && qp_type != QpType::Srd {
             return Err(CompStatus::LocalUnsupportedOp);
         }
         let mut body = &self.raw[TxMetaDesc::SIZE..][..self.size];

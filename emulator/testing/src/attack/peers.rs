@@ -209,8 +209,8 @@ impl Attack {
         bytes.number(0);
         bytes.numbers(&[input.nearly(connection as u64), input.nearly(psn)]);
         bytes.numbers(&[input.nearly(psn.saturating_sub(2)), input.nearly(message)]);
-        let told = input.nearly(length) & 0xffff_ffff;
-        bytes.numbers(&[input.nearly(offset) & 0xffff_ffff, told]);
+        let claimed_length = input.nearly(length) & 0xffff_ffff;
+        bytes.numbers(&[input.nearly(offset) & 0xffff_ffff, claimed_length]);
         bytes.address(from).number(input.nearly(1) & 0xffff);
         bytes.number(input.nearly(QKEY.into()) & 0xffff_ffff);
         let number = input.nearly(qp.number.into()) & 0xffff;

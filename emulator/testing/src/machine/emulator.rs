@@ -146,10 +146,13 @@ impl Emulator {
 
     /// Waits until it has `devices` devices of other emulators.
     pub fn wait_for_peers(&self, devices: u64) {
-        wait_until("other emulator with as many devices", || {
-            let reply = self.ask(&json!({"command": "fabric"}));
-            reply["ok"]["remote_devices"] == devices
-        });
+        wait_until(
+            "other emulators with the expected number of devices",
+            || {
+                let reply = self.ask(&json!({"command": "fabric"}));
+                reply["ok"]["remote_devices"] == devices
+            },
+        );
     }
 
     /// Kills the process, as the kernel does when it is out of memory.

@@ -57,7 +57,7 @@ impl Bus for Socket {
         what: &str,
         mut look: impl FnMut(&mut Self, &mut Ram) -> Option<T>,
     ) -> T {
-        wait_for(what, || look(self, ram).ok_or("it is not there"))
+        wait_for(what, || look(self, ram).ok_or("condition is false"))
     }
 }
 

@@ -15,23 +15,23 @@ pub fn networks() -> [(&'static str, Settings); 6] {
         ..PathSettings::default()
     };
     [
-        ("a good one", slow.clone()),
+        ("a network with delay only", slow.clone()),
         (
-            "one that loses",
+            "a network with loss",
             Settings {
                 loss: 0.1,
                 ..slow.clone()
             },
         ),
         (
-            "one that reorders",
+            "a network with reordering",
             Settings {
                 jitter_us: 200.0,
                 ..slow.clone()
             },
         ),
         (
-            "one that does both",
+            "a network with loss and reordering",
             Settings {
                 loss: 0.05,
                 jitter_us: 500.0,
@@ -39,14 +39,14 @@ pub fn networks() -> [(&'static str, Settings); 6] {
             },
         ),
         (
-            "one with a path that is down",
+            "a network with a path that is down",
             Settings {
                 path: vec![down],
                 ..slow.clone()
             },
         ),
         (
-            "one with slow links and short buffers",
+            "a network with slow links and short buffers",
             Settings {
                 link_gbps: 1.0,
                 path_gbps: 0.5,

@@ -38,7 +38,7 @@ fn lines(requests: &[Value]) -> Vec<u8> {
 }
 
 /// Returns the requests with the longest replies.
-fn questions() -> Vec<Value> {
+fn longest_requests() -> Vec<Value> {
     vec![
         json!({"command": "snapshot"}),
         json!({"command": "trace", "device": OWN}),
@@ -75,7 +75,7 @@ fn long_lists() -> Vec<Value> {
 }
 
 /// Uses the attackers' device, so that its replies are long.
-fn bustle(emulator: &Emulator, stop: &AtomicBool) {
+fn use_device(emulator: &Emulator, stop: &AtomicBool) {
     let mut machine = Machine::start(&emulator.device(OWN), 1 << 20);
     while !stop.load(Ordering::Relaxed) {
         let _ = machine.read(Register::DevSts);
@@ -104,8 +104,8 @@ fn ask(emulator: &Emulator, requests: &[Value], stop: &AtomicBool) {
 fn requests_as_fast_as_possible() {
     let emulator = Emulator::start(DEVICES, &[]);
     let attack = |index, stop: &AtomicBool| match index {
-        0 => bustle(&emulator, stop),
-        _ => ask(&emulator, &questions(), stop),
+        0 => use_device(&emulator, stop),
+        _ => ask(&emulator, &longest_requests(), stop),
     };
     under(&emulator, &bound(), attack, 5);
 }
@@ -115,7 +115,7 @@ fn requests_as_fast_as_possible() {
 fn the_longest_lists() {
     let emulator = Emulator::start(DEVICES, &[]);
     let attack = |index, stop: &AtomicBool| match index {
-        0 => bustle(&emulator, stop),
+        0 => use_device(&emulator, stop),
         _ => ask(&emulator, &long_lists(), stop),
     };
     under(&emulator, &bound(), attack, 3);
@@ -124,13 +124,13 @@ fn the_longest_lists() {
 /// The maximum number of clients, which reconnect when they are disconnected.
 #[test]
 #[ignore = "an attack"]
-fn answers_that_nobody_reads() {
+fn unread_replies() {
     let emulator = Emulator::start(DEVICES, &[]);
     let attack = |index, stop: &AtomicBool| {
         if index == 0 {
-            return bustle(&emulator, stop);
+            return use_device(&emulator, stop);
         }
-        let bytes = lines(&questions());
+        let bytes = lines(&longest_requests());
         let mut clients: Vec<UnixStream> = Vec::new();
         while !stop.load(Ordering::Relaxed) {
             if clients.len() < CLIENTS {

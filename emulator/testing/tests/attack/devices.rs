@@ -54,7 +54,7 @@ pub(super) fn flood(end: &mut End, sends: &[Send], stop: &AtomicBool) {
 
 #[test]
 #[ignore = "an attack"]
-fn datagrams_without_end() {
+fn endless_datagrams() {
     let emulator = Emulator::start(DEVICES, &[]);
     let attack = |index, stop: &AtomicBool| {
         let mut end = attacker(&emulator, index, QpType::Ud);
@@ -108,7 +108,7 @@ fn writes_and_reads_of_the_largest_size() {
 
 #[test]
 #[ignore = "an attack"]
-fn messages_that_nobody_receives() {
+fn messages_without_a_receive() {
     let emulator = Emulator::start(DEVICES, &[]);
     let attack = |index, stop: &AtomicBool| {
         let mut end = attacker(&emulator, index, QpType::Srd);
@@ -168,7 +168,7 @@ fn refused(machine: &mut Machine, times: usize) {
 
 #[test]
 #[ignore = "an attack"]
-fn long_page_lists_that_end_badly() {
+fn long_page_lists_with_an_invalid_end() {
     let emulator = Emulator::start(DEVICES, &[]);
     let attack = |index: usize, stop: &AtomicBool| {
         let (mut machine, command) = with_list(&emulator, index, 1);
@@ -183,7 +183,7 @@ fn long_page_lists_that_end_badly() {
 /// No two pages are contiguous, so that each takes memory of the process.
 #[test]
 #[ignore = "an attack"]
-fn as_many_pages_as_a_device_takes() {
+fn maximum_number_of_pages() {
     let emulator = Emulator::start(DEVICES, &[]);
     let attack = |index: usize, stop: &AtomicBool| {
         let (mut machine, command) = with_list(&emulator, index, 1 << 12);

@@ -91,7 +91,7 @@ fn stall(stop: &AtomicBool) -> Duration {
 }
 
 /// Exchanges messages and executes commands, between two machines, until `stop`.
-fn bystand(a: &mut End, b: &mut End, stop: &AtomicBool) -> Seen {
+fn run_bystanders(a: &mut End, b: &mut End, stop: &AtomicBool) -> Seen {
     let mut seen = Seen {
         pings: 0,
         longest_command: Duration::ZERO,
@@ -118,10 +118,10 @@ fn bystand(a: &mut End, b: &mut End, stop: &AtomicBool) -> Seen {
 /// Serializes the attacks.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Returns the peak memory of the emulator in bytes, while `goes_on` returns true.
-fn most_memory(emulator: &Emulator, goes_on: impl Fn() -> bool) -> u64 {
+/// Returns the peak memory of the emulator in bytes, while `is_running` returns true.
+fn most_memory(emulator: &Emulator, is_running: impl Fn() -> bool) -> u64 {
     let mut most = 0;
-    while goes_on() {
+    while is_running() {
         most = most.max(emulator.memory());
         thread::sleep(Duration::from_millis(20));
     }
@@ -152,7 +152,7 @@ fn under(
             scope.spawn(move || attack(index, stop));
         }
         let sleeper = scope.spawn(|| stall(&stop));
-        let bystanders = scope.spawn(|| bystand(&mut a, &mut b, &stop));
+        let bystanders = scope.spawn(|| run_bystanders(&mut a, &mut b, &stop));
         let start = Instant::now();
         let most = most_memory(emulator, || {
             start.elapsed() < duration() && !bystanders.is_finished()

@@ -34,7 +34,7 @@ const LENGTH: usize = 64;
 
 /// Whether an attacker reads the packets that it receives.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Manners {
+enum ReadMode {
     Reads,
     NeverReads,
 }
@@ -58,7 +58,7 @@ fn to_bystanders(emulator: &Emulator, index: usize) -> [Ends; 2] {
 fn join(
     emulator: &Emulator,
     index: usize,
-    manners: Manners,
+    read_mode: ReadMode,
     stop: &AtomicBool,
     mut packets: impl FnMut(&mut Vec<u8>),
 ) {
@@ -71,7 +71,7 @@ fn join(
         let words = hello(index as u64, &[own_address(index)]);
         let mut joined = stream.write_all(&words).is_ok();
         thread::scope(|scope| {
-            if manners == Manners::Reads {
+            if read_mode == ReadMode::Reads {
                 let mut reading = stream.try_clone().unwrap();
                 scope.spawn(move || while reading.read(&mut [0; 1 << 16]).is_ok_and(|n| n > 0) {});
             }
@@ -98,12 +98,12 @@ fn bound(devices: u64) -> Bound {
 
 #[test]
 #[ignore = "an attack"]
-fn acknowledgements_for_packets_that_never_were() {
+fn acknowledgements_of_packets_that_were_never_sent() {
     let emulator = Emulator::listening(DEVICES, 0);
     let attack = |index, stop: &AtomicBool| {
         let both = to_bystanders(&emulator, index);
         let mut number = 0;
-        join(&emulator, index, Manners::Reads, stop, |bytes| {
+        join(&emulator, index, ReadMode::Reads, stop, |bytes| {
             number += 1;
             // Connections and packets of others, and ones that do not exist.
             let psn = if number % 2 == 0 {
@@ -118,10 +118,10 @@ fn acknowledgements_for_packets_that_never_were() {
 }
 
 /// A flood of messages, writes with a wrong key and datagrams, for queue pairs that do and do not exist.
-fn flood_bystanders(emulator: &Emulator, index: usize, manners: Manners, stop: &AtomicBool) {
+fn flood_bystanders(emulator: &Emulator, index: usize, read_mode: ReadMode, stop: &AtomicBool) {
     let both = to_bystanders(emulator, index);
     let mut number = 0;
-    join(emulator, index, manners, stop, |bytes| {
+    join(emulator, index, read_mode, stop, |bytes| {
         let ends = both[number as usize % 2];
         let psn = number / 2;
         let place = Place {
@@ -144,17 +144,17 @@ fn flood_bystanders(emulator: &Emulator, index: usize, manners: Manners, stop: &
 fn packets_for_bystanders() {
     let emulator = Emulator::listening(DEVICES, 0);
     let attack = |index, stop: &AtomicBool| {
-        flood_bystanders(&emulator, index, Manners::Reads, stop);
+        flood_bystanders(&emulator, index, ReadMode::Reads, stop);
     };
     under(&emulator, &bound(0), attack, PEERS);
 }
 
 #[test]
 #[ignore = "an attack"]
-fn packets_whose_answers_nobody_reads() {
+fn packets_with_unread_responses() {
     let emulator = Emulator::listening(DEVICES, 0);
     let attack = |index, stop: &AtomicBool| {
-        flood_bystanders(&emulator, index, Manners::NeverReads, stop);
+        flood_bystanders(&emulator, index, ReadMode::NeverReads, stop);
     };
     under(&emulator, &bound(0), attack, PEERS);
 }
@@ -162,11 +162,11 @@ fn packets_whose_answers_nobody_reads() {
 /// Local devices, which are accomplices, send packets to the attackers as fast as they can.
 #[test]
 #[ignore = "an attack"]
-fn packets_that_nobody_reads() {
+fn unread_packets() {
     let emulator = Emulator::listening(DEVICES, 0);
     let attack = |index: usize, stop: &AtomicBool| {
         if index < PEERS {
-            return flood_bystanders(&emulator, index, Manners::NeverReads, stop);
+            return flood_bystanders(&emulator, index, ReadMode::NeverReads, stop);
         }
         let index = index - PEERS;
         let kind = [QpType::Srd, QpType::Ud][index];
@@ -194,7 +194,7 @@ fn one_victim() {
         };
         let number = victim.qp.number.into();
         let mut psn = 0;
-        join(&emulator, index, Manners::Reads, stop, |bytes| {
+        join(&emulator, index, ReadMode::Reads, stop, |bytes| {
             let place = Place {
                 connection: 1,
                 psn,
@@ -217,12 +217,12 @@ fn one_victim() {
 /// Connections without end, of which each takes a record.
 #[test]
 #[ignore = "an attack"]
-fn as_much_to_remember_as_there_can_be() {
+fn as_much_state_as_possible() {
     let emulator = Emulator::listening(DEVICES, 0);
     let attack = |index, stop: &AtomicBool| {
         let both = to_bystanders(&emulator, index);
         let mut number = 0;
-        join(&emulator, index, Manners::Reads, stop, |bytes| {
+        join(&emulator, index, ReadMode::Reads, stop, |bytes| {
             // The first packet of each connection is missing.
             let place = Place {
                 connection: number / 16,

@@ -30,7 +30,7 @@ const STRANGERS: Bound = Bound {
 
 #[test]
 #[ignore = "an attack"]
-fn connections_that_say_nothing() {
+fn silent_connections() {
     let emulator = Emulator::listening(DEVICES, 0);
     let attack = |_, stop: &AtomicBool| {
         let mut kept: Vec<Box<dyn std::any::Any>> = Vec::new();
@@ -57,7 +57,7 @@ fn connections_that_say_nothing() {
 
 #[test]
 #[ignore = "an attack"]
-fn bytes_that_mean_nothing() {
+fn arbitrary_bytes() {
     let emulator = Emulator::listening(DEVICES, 0);
     let attack = |index: usize, stop: &AtomicBool| {
         let mut round = 0;

@@ -34,10 +34,10 @@ impl Device {
             registers: values.into_iter().chain(addresses).collect(),
             state: self.state(),
             counters: self.counters(),
-            queue_pairs: resources.qps.look(),
-            completion_queues: resources.cqs.look(),
-            event_queues: resources.eqs.look(),
-            memory_regions: resources.mrs.look(),
+            queue_pairs: resources.qps.snapshot(),
+            completion_queues: resources.cqs.snapshot(),
+            event_queues: resources.eqs.snapshot(),
+            memory_regions: resources.mrs.snapshot(),
         }
     }
 }
