@@ -16,6 +16,7 @@ from selftest import Suite, equal
 DEBUGFS = Path("/sys/kernel/debug")
 KMEMLEAK = DEBUGFS / "kmemleak"
 DMA_API = DEBUGFS / "dma-api"
+CLOCK = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
 # Age in seconds below which kmemleak does not report memory as leaked.
 MIN_AGE = 5
 # Number of scans. A pointer may be in a register or on a stack that is not in use, so that a single finding is no leak.
@@ -45,6 +46,12 @@ def leaks():
         reports[-1].append(line)
     known = known_leaks()
     return [report for report in reports if not any(function in line for line in report for function in known)]
+
+
+@suite.case("the clock needs no calibration")
+def clock():
+    """The TSC does. If its calibration is wrong, all timeouts are too short, and keep-alives are missed."""
+    equal(CLOCK.read_text().strip(), "hpet", "clock source")
 
 
 @suite.case("lockdep is enabled")

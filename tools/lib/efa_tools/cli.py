@@ -372,9 +372,7 @@ def check_parser():
     command = suites.add_parser("canary", help="the module for Debian's newest kernel, and changes of the kernel crate")
     text = "the Debian suite, also if its kernel is not newer (default: the newest, if its kernel is newer)"
     command.add_argument("--debian", choices=canary.SUITES, default="", help=text)
-    command = suites.add_parser(
-        "disturb", help="leftovers of guests with a random process killed, and of guests on a busy host"
-    )
+    command = suites.add_parser("disturb", help="leftovers of guests with a random process killed, and of guests on a busy host")
     command.add_argument("--kills", type=positive, default=50, metavar="N", help="number of runs with a killed process (default: 50)")
     command.add_argument("--seed", type=int, metavar="N", help="seed of the kills (default: random)")
     command.add_argument("--runs", type=positive, default=20, metavar="N", help="number of runs on a busy host (default: 20)")

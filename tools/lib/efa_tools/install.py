@@ -508,9 +508,7 @@ def emulator(_base):
     it.machine.must("useradd --create-home user")
     options = f"--accel {qemu.accelerator()} --ssh-port {running.free_port(lab.GUESTS)}"
     script = f"cd && {start.replace(GUIDE_IMAGE, IMAGE)} {options}"
-    text = it.does(
-        "one more gives two guests", f"runuser --user user -- env HOME=/home/user sh -c '{script}'", [(image, IMAGE, "ro")]
-    )
+    text = it.does("one more gives two guests", f"runuser --user user -- env HOME=/home/user sh -c '{script}'", [(image, IMAGE, "ro")])
     it.check("they ping over EFA", [] if PING.search(text) else text.splitlines()[-25:])
     it.does("the package is removed", "rm -r /home/user/efa-lab; apt-get purge --yes efa-emu")
     it.check("no file is left", it.machine.must(EMULATOR_TRACES).splitlines())
