@@ -257,10 +257,7 @@ impl Calls {
                     self.answered(pair, slot)?
                 }
                 _ => {
-                    pr_err!(
-                        "Unexpected message {} to slot {slot}\n",
-                        header.seed
-                    );
+                    pr_err!("Unexpected message {} to slot {slot}\n", header.seed);
                     return Err(EBADMSG);
                 }
             }

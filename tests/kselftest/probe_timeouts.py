@@ -37,7 +37,5 @@ def hinted(hint):
 
 
 suite.add("a hint below the minimum timeout of a command is ignored", lambda: hinted(1), "ETIME within 100 ms")
-suite.add(
-    "the largest hint is limited to a timeout of 30 s", lambda: hinted(0xFFFF), "ETIME within 30000 ms"
-)
+suite.add("the largest hint is limited to a timeout of 30 s", lambda: hinted(0xFFFF), "ETIME within 30000 ms")
 suite.run_all()

@@ -130,7 +130,9 @@ fn ignores_duplicate_completions() {
         ));
         sim::keep_log(true);
         (0..10).for_each(|_| work());
-        assert!(sim::take_log().concat().contains("which is of no command in flight"));
+        assert!(sim::take_log()
+            .concat()
+            .contains("which is of no command in flight"));
         check_nothing_lost(rig);
     });
 }
@@ -164,7 +166,9 @@ fn ignores_completions_of_the_last_session() {
             assert_eq!(command().0, Err(ETIME));
             rig.check_quiet();
             assert_eq!(rig.device().late, 0);
-            assert!(sim::take_log().concat().contains("which is of no command in flight"));
+            assert!(sim::take_log()
+                .concat()
+                .contains("which is of no command in flight"));
             assert!(command().0.is_ok());
             assert_eq!(counter("resets"), 1);
         });
