@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 #
-# What there is to do in this clone. All of it is done in a Debian root of its own, which the first use makes and keeps in
-# $XDG_CACHE_HOME/efa-rs (~/.cache/efa-rs). To build just the module for a kernel of your own: make -C KDIR M=$PWD/efa_rs.
+# Targets of this clone. Builds and tests run in a Debian root, which the first of them creates in $XDG_CACHE_HOME/efa-rs
+# (~/.cache/efa-rs). To build only the module, for a kernel of your own: make -C KDIR M=$PWD/efa_rs.
 
-# Of the kernel: amd64 or arm64.
+# The kernel's architecture: amd64 or arm64.
 ARCH ?= amd64
 FLAVOUR ?= cloud-$(ARCH)
 DRIVER ?= rust

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
--- Shows in Wireshark and tshark what efa-emu has captured: records of the link type USER0, as
--- Documentation/emulator-observe.md describes them.
+-- Dissects efa-emu's captures in Wireshark and tshark: records of the link type USER0, which
+-- Documentation/emulator-observe.md describes.
 
 local efa = Proto("efa", "Elastic Fabric Adapter, emulated")
 
@@ -51,7 +51,7 @@ local f = {
     qp = ProtoField.uint16("efa.qp", "Queue pair"),
     cq = ProtoField.uint16("efa.cq", "Completion queue"),
     event = ProtoField.string("efa.event", "Event"),
-    -- Of descriptors and completions, named as in Linux's efa_io_defs.h.
+    -- Fields of descriptors and completions, named as in Linux's efa_io_defs.h.
     req_id = ProtoField.uint16("efa.req_id", "Request id"),
     operation = ProtoField.uint8("efa.op_type", "Operation", base.DEC, OPERATIONS, 0x0f),
     wr_immediate = ProtoField.bool("efa.has_imm", "Has immediate data", 8, nil, 0x10),
@@ -81,7 +81,7 @@ local function name(names, number)
     return names[number] or tostring(number)
 end
 
--- A part of the buffer, unless it was cut.
+-- Returns a part of the buffer, or nil if the buffer ends before it.
 local function part(buffer, offset, length)
     if offset + length <= buffer:len() then
         return buffer(offset, length)
@@ -97,7 +97,7 @@ local function status(tree, buffer, offset)
     return name(STATUSES, number)
 end
 
--- What all packets have; returns their flags and their code.
+-- Shows the fields of all packets. Returns the flags, and the byte of the subject or the verdict.
 local function packet(tree, buffer, pinfo)
     pinfo.cols.src = tostring(buffer(8, 16):ipv6())
     pinfo.cols.dst = tostring(buffer(24, 16):ipv6())
@@ -179,7 +179,7 @@ local function datagram(tree, buffer, pinfo)
     )
 end
 
--- A buffer of a send work request, or memory of the peer.
+-- Shows a buffer of a send work request, or memory of the peer.
 local function send_buffer(tree, buffer, offset, key)
     local bytes = part(buffer, offset, 16)
     if bytes then
@@ -297,7 +297,7 @@ local function event(tree, buffer)
 end
 
 local SHOW = { data, acknowledgement, datagram, send, receive, completion, event }
--- Bytes of each header.
+-- Minimum length of each header in bytes.
 local HEADERS = { 120, 72, 72, 16, 16, 16, 16 }
 
 function efa.dissector(buffer, pinfo, root)
@@ -305,7 +305,7 @@ function efa.dissector(buffer, pinfo, root)
     local tree = root:add(efa, buffer())
     local kind = buffer:len() >= 8 and buffer(0, 1):uint() == 1 and buffer(1, 1):uint() or 0
     local header = kind > 0 and buffer(2, 2):le_uint() or 0
-    -- A later program may add to a header.
+    -- Later versions of efa-emu may append fields to a header.
     if not SHOW[kind] or header < HEADERS[kind] or buffer:len() < header then
         tree:add_proto_expert_info(unknown)
         return

@@ -58,14 +58,14 @@ loaded_early() {
 		[ "$ExecMainExitTimestampMonotonic" -le "$ActiveEnterTimestampMonotonic" ]
 }
 
-is_wanted() { # by sysinit.target, unless an administrator has masked the unit
+is_wanted() { # Whether sysinit.target wants the unit, and the unit is not masked.
 	wants=$(systemctl show --property=Wants --value sysinit.target)
 	state=$(systemctl show --property=LoadState --value "$unit")
 	echo "$wants, $state"
 	[ "$state" != masked ] && echo "$wants" | tr ' ' '\n' | grep -qx "$unit"
 }
 
-is_wanted_if_there() { # as long as the package is there, whether or not the kernel has the driver
+is_wanted_if_there() { # Whether the unit is wanted if and only if the package is installed. The kernel may lack the driver.
 	if [ -n "$(ls -d /usr/src/efa-rs-* 2>/dev/null)" ]; then
 		is_wanted
 	else
@@ -118,7 +118,7 @@ present | early | loaded | trusted)
 	[ "$1" = loaded ] || ok "the driver was loaded before any service" loaded_early
 	[ "$1" != early ] || ok "a service of the early boot has found the device" is active systemctl is-active needs-efa.service
 	[ "$1" != trusted ] || ok "Secure Boot is on" has_secure_boot ;;
-rejected) # Secure Boot, without the key that DKMS signs with
+rejected) # with Secure Boot, whose firmware does not trust DKMS's key
 	echo "1..6"
 	came_up
 	ok "Secure Boot is on" has_secure_boot
@@ -126,26 +126,26 @@ rejected) # Secure Boot, without the key that DKMS signs with
 	ok "the driver is not loaded" fails test -d /sys/module/efa
 	ok "the kernel has rejected it" rejected
 	ok "advise explains how to enroll the key" advises 'mokutil --import' ;;
-inserted) # by hand, without a package
+inserted) # the driver is loaded by hand, without a package
 	echo "1..5"
 	came_up
 	ok "the driver is loaded" test -d /sys/module/efa
 	ok "no other driver is installed" fails modinfo -F filename efa
 	ok "the device is bound" test -n "$(ls -d /sys/bus/pci/drivers/efa/0000:* 2>/dev/null)"
 	ok "ibv_devinfo shows an active port" has_active_port ;;
-idle) # as present, without a device
+idle) # the driver is installed, and the machine has no device
 	echo "1..4"
 	came_up
 	ok "the driver is loaded" test -d /sys/module/efa
 	ok "no device is bound" is "" sh -c 'ls -d /sys/bus/pci/drivers/efa/0000:* 2>/dev/null'
 	ok "the boot waits for the driver" is_wanted ;;
-off) # an administrator does not want it, and has masked its unit
+off) # an administrator has masked the driver's unit
 	echo "1..4"
 	came_up
 	ok "the driver is not loaded" fails test -d /sys/module/efa
 	ok "the driver is installed" modinfo -F filename efa
 	ok "the boot does not wait for the driver" fails is_wanted ;;
-blacklisted) # or elsewhere
+blacklisted) # an administrator has blacklisted the driver
 	echo "1..4"
 	came_up
 	ok "the driver is not loaded" fails test -d /sys/module/efa
@@ -157,7 +157,7 @@ absent)
 	ok "no driver is loaded" fails test -d /sys/module/efa
 	ok "modprobe finds no driver" fails modprobe --dry-run efa
 	ok "the boot waits for the driver if and only if the package is installed" is_wanted_if_there ;;
-upgraded) # in this boot, while a program uses the device
+upgraded) # upgrades the package in this boot, while a program uses the device
 	echo "1..8"
 	came_up
 	sleep infinity 1<>/dev/infiniband/uverbs0 &
@@ -171,7 +171,7 @@ upgraded) # in this boot, while a program uses the device
 	ok "the old module can be removed, and the new one loaded" sh -c 'rmmod efa && modprobe efa && udevadm settle'
 	ok "the new module is loaded" is "$3" cat /sys/module/efa/version
 	ok "ibv_devinfo shows an active port" has_active_port ;;
-amazons) # the C driver of another package
+amazons) # the C driver of Amazon's package is installed
 	echo "1..4"
 	came_up
 	ok "a driver is loaded" test -d /sys/module/efa

@@ -79,7 +79,7 @@ def queries():
     with opened() as context:
         response = context.extended(1, bytes(8), QUERY_DEVICE_SIZE)
         limits = QUERY_DEVICE_LIMITS.unpack_from(response)
-        # max_pd, and ports.
+        # max_pd, phys_port_cnt.
         equal((limits[16], limits[39]), (MAX_PD, 1), "limits")
         # max_msg_sz, gid_tbl_len, pkey_tbl_len.
         port = struct.unpack_from("<IIIIIH", context.query_port(1))
@@ -94,7 +94,7 @@ def domains():
         equal(result_of(other.alloc_pd), "ENOMEM", "one more")
         context.dealloc_pd(allocated[1][0])
         equal(struct.unpack("<I", other.alloc_pd(out_size=4)[1])[0], 1, "number of the next")
-    # Closing the device releases all of it.
+    # Closing the device releases its protection domains.
     with opened() as context:
         equal(len([context.alloc_pd() for _ in range(MAX_PD)]), MAX_PD, "protection domains")
 

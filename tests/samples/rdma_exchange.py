@@ -17,7 +17,7 @@ RUN = Path("/sys/kernel/debug/rdma_exchange/run")
 ROUNDS = int(os.environ.get("EFA_ROUNDS") or 3)
 # More messages than are sent before the removal of the device.
 ENDLESS = 10_000_000
-# Bytes that a device has sent once a command is certainly in progress.
+# Number of sent bytes from which a command is certainly in progress.
 MOVING = 1 << 16
 
 suite = Suite()

@@ -41,7 +41,7 @@ DRIVER = (
     (re.compile(r"^obj-m := ", re.MULTILINE), "obj-$(CONFIG_INFINIBAND_EFA_RUST) := "),
     # Text about a module that is built out of tree.
     (re.compile(r" Needs kernel headers with Rust metadata;.*?leaves it out[.]", re.DOTALL), ""),
-    (re.compile(r"# What clients in the kernel need, unless KVERBS=0[.]\n.*?\nendif\n\n", re.DOTALL), ""),
+    (re.compile(r"# Kernel verbs, unless KVERBS=0[.]\n.*?\nendif\n\n", re.DOTALL), ""),
 )
 # Modules that are a part of the driver's crate here, and of the kernel crate in the tree.
 SHARED = re.compile(r"(?:^#\[allow\([^\n]*\)\]\n)?^mod (?:ffi|rdma|sys);\n", re.MULTILINE)
