@@ -121,8 +121,8 @@ impl<'bound> Function<'bound> {
 
     /// Resets the device. Afterwards it only writes responses of register reads to memory.
     ///
-    /// Registers are read by DMA. A device that was halted because all resets failed first gets an
-    /// FLR, if it supports that. If the reset fails, it is no bus master afterwards.
+    /// Registers are read by DMA. A device that was halted because all resets failed becomes a bus
+    /// master only after an FLR, if it supports that, and remains one only if the reset succeeds.
     ///
     /// # Errors
     ///

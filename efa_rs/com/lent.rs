@@ -97,8 +97,9 @@ impl<'bound> Epoch<'bound> {
         self.device.halt(self, cause);
     }
 
-    /// Handles the result of the command that destroys an object. Halts a device that does not
-    /// answer, or that has refused, or was too busy for, more than [`MAX_REFUSED`] such commands.
+    /// Handles the result of the command that destroys an object, which the driver drops in any
+    /// case. Halts a device that does not answer, or that has refused, or was too busy for, more
+    /// than [`MAX_REFUSED`] such commands.
     pub(crate) fn settle(&self, result: Result<NoData, CommandError>) {
         match result {
             Ok(NoData {}) => (),

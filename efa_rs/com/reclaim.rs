@@ -97,7 +97,8 @@ impl<'bound> Reclaim<'bound> {
     ///
     /// - Those of `register`.
     /// - That of a device without free regions if it returns only revoked keys.
-    /// - [`CommandError::InvalidResponse`] if it does not release a region with such a key. It is halted.
+    /// - [`CommandError::InvalidResponse`] if the device does not release a region with such a key.
+    ///   It is halted.
     pub(crate) fn with_new_key<R>(
         &self,
         register: impl Fn() -> Result<R, CommandError>,

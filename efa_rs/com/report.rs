@@ -36,7 +36,7 @@ use crate::sys;
 pub(super) enum Phase {
     /// It is in use.
     Up,
-    /// It has failed, or the bus resets or suspends it, and will be restarted.
+    /// It has failed, or the bus resets or suspends it; it will be restarted.
     Resetting,
     /// It was given up.
     Failed,

@@ -39,7 +39,7 @@ const RESET_POLL_INTERVAL: Delta = Delta::from_millis(1);
 /// - [`ENODEV`] if the device reports a fatal error after the reset.
 /// - Those of [`Registers::read`].
 pub(super) fn reset(dev: &Device, registers: &Registers<'_>, reason: ResetReason) -> Result {
-    // A reset by the bus or a power loss has cleared the address.
+    // A reset by the bus or a power loss may have cleared the address.
     registers.announce_response();
     let status = DevSts::from_raw(registers.read(Register::DevSts)?);
     if !status.ready {

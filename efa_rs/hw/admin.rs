@@ -421,7 +421,7 @@ pub trait Response: Sized {
     fn from_entry(entry: &AcqEntry) -> Self;
 }
 
-/// Implements [`Command`] for a layout and, unless it is [`NoData`], [`Response`] for another one.
+/// Implements [`Command`] for a layout, and [`Response`] for its response if not [`NoData`].
 ///
 /// `with control` marks a command whose field `control` is in the entry's header.
 ///

@@ -260,7 +260,7 @@ layout! {
 layout! {
     /// More limits on queues: maximum numbers.
     pub struct QueueAttr2[24] {
-        /// Bytes of inline data in a send work request; overrides
+        /// Bytes of inline data in the largest send work request; one of 64 bytes has
         /// [`QueueAttr1::inline_buf_size`].
         inline_buf_size_ex @ 0: u16,
         /// Events of queue pairs that event counters can count.

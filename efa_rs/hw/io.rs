@@ -3,7 +3,7 @@
 //! The data path: work requests and completions.
 //!
 //! Programs write work requests themselves, bypassing the driver. Send queues are in device memory,
-//! as *low-latency queues*, and receive queues in host memory. A doorbell has the producer counter.
+//! as *low-latency queues*, and receive queues in host memory. A doorbell takes a producer counter.
 //! All layouts are those of rdma-core's `efa_io_defs.h` and `efa_io_regs_defs.h`.
 
 use super::{
@@ -227,7 +227,7 @@ codes! {
         Flushed = 1 => "FLUSHED",
         /// The queue pair is in error.
         LocalQpInternalError = 2 => "LOCAL_ERROR_QP_INTERNAL_ERROR",
-        /// The device does not support the operation.
+        /// The device or the queue pair does not support the operation.
         LocalUnsupportedOp = 3 => "LOCAL_ERROR_UNSUPPORTED_OP",
         /// There is no such address handle.
         LocalInvalidAh = 4 => "LOCAL_ERROR_INVALID_AH",

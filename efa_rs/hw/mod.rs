@@ -3,9 +3,10 @@
 //! The control interface of an EFA device, as data.
 //!
 //! Registers, admin commands and their completions, events, attributes and statistics cross the
-//! boundary between driver and device, in both directions. The data path bypasses the driver. The
-//! driver encodes commands and decodes completions; an emulated device does the reverse, with these
-//! same files. Nothing in here depends on the kernel, on an allocator, on DMA or on an errno.
+//! boundary between driver and device, in both directions. [`io`] is the data path, which bypasses
+//! the driver. The driver encodes commands and decodes completions; an emulated device does the
+//! reverse, with these same files. Nothing in here depends on the kernel, on an allocator, on DMA
+//! or on an errno.
 //!
 //! Three macros in [`wire`] describe everything: `layout!` for structures of bytes, `bits!` for bit
 //! fields of one word and `codes!` for numbered values. All integers are little endian. Bytes and

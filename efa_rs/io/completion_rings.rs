@@ -74,7 +74,7 @@ pub(crate) struct Completion {
 pub(crate) struct Mark(KVec<u64>);
 
 impl Mark {
-    /// Returns whether the device has written a completion after this point.
+    /// Returns whether the device has written `completion` after this point.
     #[inline]
     pub(crate) fn is_before(&self, completion: &Completion) -> bool {
         let position = self.0.get(completion.ring);

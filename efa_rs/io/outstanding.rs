@@ -85,7 +85,7 @@ pub(crate) fn new<T: Send>(count: u32) -> Result<(PostSide<T>, PollSide<T>)> {
     if count == 0 || count > u32::from(u16::MAX) + 1 {
         return Err(EINVAL);
     }
-    // Number of entries in the ring of free indices. Those above `count` get returned indices.
+    // Number of entries in the ring of free indices. Those from `count` on get returned indices.
     let places = count.next_power_of_two();
     // CAST: `usize` has 64 bits on every architecture that has EFA.
     let (producer, consumer) = spsc::slots(places as usize)?;

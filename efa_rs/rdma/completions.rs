@@ -32,7 +32,8 @@ use crate::{
     },
 };
 
-/// Reference of completions to a queue pair. A destroyed queue pair has no more completions.
+/// Reference of completions to a queue pair, which it may outlive. A destroyed queue pair has no
+/// more completions.
 pub(crate) struct QpRef(AtomicPtr<ffi::ib_qp>);
 
 impl QpRef {

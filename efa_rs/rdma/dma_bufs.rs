@@ -19,7 +19,7 @@ use kernel::{
 /// The pinned memory of DMA buffers that the device of a registration uses.
 #[pin_data]
 pub(super) struct DmaBufs {
-    /// Entries by the address of `Entry::pinned`.
+    /// Entries by the address in `Entry::pinned`.
     #[pin]
     list: Mutex<RBTree<usize, Entry>>,
 }
@@ -67,7 +67,8 @@ impl DmaBufs {
     ///
     /// # Safety
     ///
-    /// `pinned` must be an owned reference from [`Arc::into_raw`], and `end` match its type.
+    /// `pinned` must be a reference from [`Arc::into_raw`], whose ownership passes to the list.
+    /// `end` must be the function for its type.
     pub(super) unsafe fn add(
         &self,
         room: RBTreeNodeReservation<usize, Entry>,

@@ -76,8 +76,8 @@ impl Home {
         Net(unsafe { NonNull::new_unchecked(net) })
     }
 
-    /// Calls `register` with the previous name of the device. If it had none, or the name is in
-    /// use, calls `register` with the pattern for new devices.
+    /// Calls `register` with the previous name of the device. If it had none, or the name is in use
+    /// or contains `%`, calls `register` with the pattern for new devices.
     pub(super) fn with_name(&self, register: impl Fn(*const c_char) -> Result) -> Result {
         let name = self.name.lock();
         let has_name = name.first().is_some_and(|first| *first != 0);

@@ -133,7 +133,7 @@ impl<'a, H: Hold> Pinned<'a, H> {
     unsafe fn end(this: *const c_void) {
         // SAFETY: The caller guarantees that this is such a reference.
         let this = unsafe { Arc::from_raw(this.cast::<Self>()) };
-        // Unpinned without this lock, which is taken after the exporter's, also by unpinning.
+        // Unpinned without this lock: revocation, also by unpinning, takes it after the exporter's.
         let umem = this.state.lock().umem.take();
         drop(umem);
     }

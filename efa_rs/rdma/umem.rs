@@ -90,7 +90,7 @@ impl<'a> Umem<'a> {
     /// # Safety
     ///
     /// `device` must be valid, and of a registration whose data is valid for `'a`. `revoked` must
-    /// be callable with `context` as long as the memory is pinned, and while it is unpinned.
+    /// be callable with `context` as long as the memory is pinned, and while it is being unpinned.
     pub(super) unsafe fn get_dmabuf(
         device: *mut ffi::ib_device,
         fd: c_int,
@@ -130,11 +130,12 @@ impl<'a> Umem<'a> {
     /// Divides the memory into pages of the largest size in the bit mask `page_sizes` that fits.
     /// `iova` is the device's address of the first byte. Returns `None` if no size fits.
     pub(crate) fn pages(&mut self, page_sizes: u64, iova: u64) -> Option<Pages<'_>> {
-        // SAFETY: `self` is borrowed exclusively. A `Revocable` never lends its memory mutably.
+        // SAFETY: `self` is borrowed exclusively. Memory that may be revoked is in a `Revocable`,
+        // which never lends it mutably.
         unsafe { self.divide(page_sizes, iova) }
     }
 
-    /// Divides memory to which there may be other references, like [`Self::pages`].
+    /// Like [`Self::pages`], divides memory to which there may be other references.
     ///
     /// # Safety
     ///

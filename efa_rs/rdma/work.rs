@@ -4,7 +4,7 @@
 //!
 //! A provider inspects the next work request of a list, and accepts it once nothing can fail any
 //! more. It receives a token, which the completion consumes. So each accepted work request has at
-//! most one completion, and the client learns exactly which ones were rejected.
+//! most one completion, and the client learns exactly which ones were not accepted.
 
 use core::{
     marker::PhantomData,
@@ -51,7 +51,7 @@ impl WrToken {
 pub(crate) struct Sge(ffi::ib_sge);
 
 impl Sge {
-    /// Returns the address: a DMA address or, for inline data, a kernel address.
+    /// Returns the address: an IOVA of the memory region or, for inline data, a kernel address.
     pub(crate) fn addr(&self) -> u64 {
         self.0.addr
     }
@@ -426,9 +426,9 @@ impl<'w, Ah, Mr> SendWrs<'w, Ah, Mr> {
     ///
     /// # Safety
     ///
-    /// The list must be valid for `'w`, as must be the pointers in its work requests. Each must be
-    /// in a structure of that layout, or of a registration. `mr_of` must be callable with the
-    /// regions that they name.
+    /// The list must be valid for `'w`, as must be the pointers in its work requests. Each work
+    /// request must be in a structure of that layout, or of a registration. `mr_of` must be
+    /// callable with the regions that they name.
     pub(super) unsafe fn new(
         first: *const ffi::ib_send_wr,
         layout: &'static SendWrLayout,

@@ -5,7 +5,7 @@
 //! In the kernel crate, values that must not outlive a binding are created by `unsafe` functions,
 //! whose callers promise not to leak them ([`kernel::irq::Registration`],
 //! `kernel::fwctl::Registration`). Here the device's list of resources is a second owner, so that
-//! no promise is needed. The owner can't access the value, so that it may outlive it. To be
+//! no promise is needed. The owner can't access the value, and therefore may outlive it. To be
 //! replaced by [`kernel::devres::Devres`] once it can hold values that borrow from the binding.
 
 use core::{

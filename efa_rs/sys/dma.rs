@@ -3,8 +3,8 @@
 //! Memory shared by the CPU, the device, and userspace.
 //!
 //! [`Entries`] is a layer over [`kernel::dma::Coherent`] in which no index can be out of bounds, so
-//! that rings need no failing accesses in interrupt handlers. [`UserBuffer`], which that crate
-//! lacks, is memory whose pages userspace may keep after the driver has freed it.
+//! that rings need no failing accesses in interrupt handlers. [`UserBuffer`], which the kernel
+//! crate lacks, is memory whose pages userspace may keep after the driver has freed it.
 
 use core::{
     marker::PhantomData,

@@ -240,7 +240,7 @@ pub(crate) trait Driver: 'static {
     /// and once after the probe.
     fn work<'bound>(this: Pin<&Self::Data<'bound>>);
 
-    /// Called when the device is unbound. Must call `end_work`, which ends calls of [`Self::work`].
+    /// Called when the device is unbound. Must call `end_work`, which waits until the work is over.
     fn unbind<'bound>(this: Pin<&Self::Data<'bound>>, end_work: &dyn Fn());
 
     /// Called when the system halts, reboots or starts another kernel. The device must be quiescent

@@ -54,8 +54,8 @@ impl<'bound> Bars<'bound> {
         Ok(Mapping::Uncached(self.doorbells.pages(offset, PAGE_SIZE)?))
     }
 
-    /// Returns pages for `length` bytes of a send queue, starting with the page that contains
-    /// `offset`. The device has reported the offset.
+    /// Returns the pages of a send queue at an offset that the device has reported. `length` counts
+    /// from the start of the offset's page.
     ///
     /// # Errors
     ///

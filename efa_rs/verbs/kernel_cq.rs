@@ -352,7 +352,8 @@ impl<'a> KernelCq<'a> {
         }
     }
 
-    /// Notifies a client that has just posted if the device was stopped, maybe since the last poll.
+    /// Notifies a client that has just posted if the device was stopped meanwhile, as its last poll
+    /// may have been before the post.
     ///
     /// The doorbell was rung after the post, and followed by a full barrier. A poll reads in the
     /// reverse order: first the epoch, then the posted work requests.

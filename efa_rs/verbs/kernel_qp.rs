@@ -68,7 +68,8 @@ pub(super) struct KernelQp<'a> {
     qp_num: u16,
     qp_type: QpType,
     limits: Limits,
-    /// Whether all work requests are signaled by default. The device completes the others, too.
+    /// Whether all work requests have completions, signaled or not. The device completes each one,
+    /// so unsignaled ones are refused otherwise.
     signals_all: bool,
 }
 

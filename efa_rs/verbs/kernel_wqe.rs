@@ -146,7 +146,7 @@ fn write_remote(remote: &RemoteMemory, length: Option<u32>, body: &mut Slot<'_>)
     body.write(&remote.encode()).ok_or(EINVAL)
 }
 
-/// Writes at most `most` buffer descriptors, and returns their number.
+/// Writes buffer descriptors, and returns their number. More than `most` are an error.
 #[inline]
 fn write_sges(sges: &[Sge], most: usize, body: &mut Slot<'_>) -> Result<usize> {
     if sges.len() > most {

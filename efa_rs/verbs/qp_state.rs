@@ -23,7 +23,7 @@ pub(super) fn transition_is_ok(
     }
 }
 
-/// Does the same for SRD, whose transitions require and permit other attributes than those of UD.
+/// Does the same for SRD. It has the states of UD, but requires and permits other attributes.
 fn srd_transition_is_ok(from: QpState, to: QpState, mask: QpAttrMask) -> bool {
     use QpState::*;
 

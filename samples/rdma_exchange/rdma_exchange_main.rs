@@ -178,7 +178,7 @@ impl Presence<'_> {
     /// # Errors
     ///
     /// - [`EINVAL`] if there is no such command.
-    /// - [`EBUSY`] if `open` finds an open session, [`ENOTCONN`] if another command finds none.
+    /// - [`EBUSY`] if `open` finds an open session, [`ENOTCONN`] if a command needs one.
     /// - Those of the command. After a failed work request, the session can only be closed.
     fn run(&self, command: &str) -> Result<Option<CString>> {
         let mut words = command.split_ascii_whitespace();

@@ -434,7 +434,7 @@ class AddressHandle:
 # Whether the kernel supports transparent huge pages.
 HAS_HUGE_PAGES = os.path.exists("/sys/kernel/mm/transparent_hugepage")
 # Number of pages at the start of memory that are never physically adjacent, so that the device has no page larger than one of
-# them. For all pages, each would be a DMA mapping: of a chain of page lists, these take a debug kernel five seconds.
+# them. If no pages were adjacent, each would be a DMA mapping. For a chain of page lists, these take a debug kernel five seconds.
 SCATTERED = 64
 
 # Mask of the page number in an entry of /proc/PID/pagemap. Only root can read the number.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Common timeout of all waits. A wait that exceeds it hangs. It implies nothing about the speed of a driver, a device or a host."""
+"""Common timeout of all waits. A longer wait counts as a hang. It implies nothing about the speed of a driver, a device or a host."""
 
 import os
 import time

@@ -7,7 +7,7 @@
 
 #include "setup.h"
 
-/* Timeout of all waits of the tests. A wait that exceeds it hangs, see tests/kselftest/patience.py. */
+/* Timeout of all waits of the tests. A longer wait counts as a hang, see tests/kselftest/patience.py. */
 #define PATIENCE_MS 120000
 
 /* The first devices, protected by the lock. They are not removed while it is held. */

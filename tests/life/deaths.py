@@ -289,7 +289,7 @@ def strays(this):
             for page in range(0, WATCHED, mmap.PAGESIZE):
                 memory[page] = 1
             main.await_status("up")
-            # Errors of the device after resets without effect do not count: its DMA was to its own memory.
+            # Errors that the device counted after resets without effect are ignored: its DMA was to its own memory.
             stage.errors[main] = main.errors()
             this.back()
             place = memory.find(STRAY)

@@ -214,7 +214,7 @@ impl<'a> Completion<'a> {
     /// Makes a completion from the posted work request and the provider's completion.
     fn new(posted: Posted<'a>, wc: &ffi::ib_wc) -> Self {
         let status = status(wc.status);
-        // Without success, the provider need not set any other field.
+        // Without success, only the id, queue pair, status and `vendor_err` need be valid.
         let succeeded = status == WcStatus::Success;
         let (opcode, received) = match posted.opcode {
             WcOpcode::Recv if succeeded => {

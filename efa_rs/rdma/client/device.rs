@@ -278,7 +278,7 @@ impl<T, D> Deref for Owned<'_, T, D> {
 
 impl<T, D> Drop for Owned<'_, T, D> {
     fn drop(&mut self) {
-        // SAFETY: All users borrow from `self`. By the type invariant, nothing else destroys it.
+        // SAFETY: All users borrow from `self`. By the invariant, nothing else destroys the object.
         let is_destroyed = unsafe { self.device.destroy(self.number) };
         if is_destroyed {
             // SAFETY: The object was destroyed, and this is the last use of its dependencies.

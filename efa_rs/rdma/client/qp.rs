@@ -397,8 +397,9 @@ impl<'a> QueuePair<'a> {
     ///
     /// # Safety
     ///
-    /// `wr` must be in the structure of its opcode and transport. `posted` must keep all objects
-    /// that it refers to alive. Its scatter-gather list is needed for this call only.
+    /// `wr` must be in the structure of its opcode and transport. `posted` must hold all objects to
+    /// which `wr` refers, until it has completed. The scatter-gather list must be valid during the
+    /// call only.
     unsafe fn post(&self, posted: Posted<'a>, wr: *mut ffi::ib_send_wr) -> Result {
         let post = self.owned.device().ops().post_send.ok_or(EOPNOTSUPP)?;
         self.owned.outstanding.post(posted, |number| {

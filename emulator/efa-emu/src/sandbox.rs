@@ -11,10 +11,10 @@
 //! | thread | system calls |
 //! |---|---|
 //! | main | waits for signals, removes the sockets |
-//! | `device`, one per VMM | accepts, exchanges messages with descriptors, maps and seals memory files, and all of `fabric` |
+//! | `device`, and one per VMM | accepts, exchanges messages with descriptors, maps and seals memory files, and all of `fabric` |
 //! | `fabric` | reads and writes guest memory that is not mapped, signals eventfds |
-//! | `control`, one per client | accepts, reads, writes |
-//! | `metrics`, one per client; `listener`, `link`, `link writer` | the same over TCP; for `--join`, makes and connects sockets |
+//! | `control`, and one per client | accepts, reads, writes |
+//! | `metrics`, and one per client; `listener`, `link`, `link writer` | the same over TCP; `--join` makes and connects sockets |
 
 use std::{
     collections::BTreeMap,

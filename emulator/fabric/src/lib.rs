@@ -4,7 +4,7 @@
 //!
 //! A [`Fabric`] has endpoints and links. Each endpoint is a device with its guest's memory, under its own lock. Links lead to
 //! other programs with devices on the same network. That network loses, delays and reorders packets. On top of it, the transport
-//! executes the devices' work requests: unreliable datagrams, and SRD as scalable reliable datagrams. All state kept on behalf of
+//! executes the devices' work requests: unreliable datagrams, and scalable reliable datagrams (SRD). All state kept on behalf of
 //! others is bounded: packets in flight and in queues, connections, and what is remembered of peers.
 //!
 //! Like the device model, this crate has no threads and no clock. The caller passes the time, so a test can run faster than any

@@ -120,7 +120,7 @@ impl Pins {
         Pinned(Arc::clone(self))
     }
 
-    /// Permits to pin memory later. The caller must have held the endpoint's lock since it looked up the memory.
+    /// Returns the right to pin memory later. The caller must have held the endpoint's lock since it looked up the memory.
     pub(crate) fn later(self: &Arc<Self>) -> Unpinned {
         Unpinned {
             generation: self.state.lock().generation,

@@ -237,7 +237,7 @@ impl<P> Network<P> {
     ///
     /// # Errors
     ///
-    /// All paths are down.
+    /// The packet uses a path, and all paths are down.
     ///
     /// # Panics
     ///

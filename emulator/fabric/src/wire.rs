@@ -177,7 +177,7 @@ impl Wire {
     ///
     /// # Errors
     ///
-    /// All paths are down.
+    /// The packet uses a path, and all paths are down.
     pub(crate) fn send(
         &self,
         now: Duration,

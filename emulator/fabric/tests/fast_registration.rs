@@ -333,7 +333,7 @@ fn lists_in_unmapped_memory() {
     assert!(is_writable(&mut net, &a, &mut b, &fast));
 }
 
-/// Registering a registered region fails, as does invalidating another one, also with keys of other generations.
+/// A registered region can't be registered again, nor an unregistered one invalidated, nor any by a key of another generation.
 #[test]
 fn twice() {
     let (mut net, mut a, mut b) = Net::pair(Settings::default());
@@ -461,7 +461,7 @@ fn unprivileged() {
     );
     assert!(is_writable(&mut net, &a, &mut b, &listed));
 
-    // Either kind of region makes its domain privileged, also beyond the region's end.
+    // Either kind of region makes its domain privileged, which remains so after the region's deregistration.
     let region = net.physical_region(&a, PAGE, PAGE, ALL_PERMISSIONS);
     let l_key = region.lkey;
     net.driver(a.port, |driver| driver.execute(&DeregMr { l_key }))
@@ -547,7 +547,7 @@ fn malformed() {
     }
 }
 
-/// A queue pair that does not send in its state does not register either.
+/// A queue pair in a state in which it does not send does not register either.
 #[test]
 fn states() {
     let (mut net, mut a, mut b) = Net::pair(Settings::default());

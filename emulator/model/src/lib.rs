@@ -60,7 +60,7 @@
 //! | events in storms | 64 kinds per queue type (`MAX_KINDS` in `faults/storm.rs`); in one call, the room in the queues |
 //! | stray writes of a dead device | to 4,096 places, 512 in one call (`MAX_PLACES` and `AT_A_TIME` in `faults/death.rs`) |
 //!
-//! A call may leave work that is due at once. The caller then calls [`run`](Device::run), which returns when more work is due.
+//! A call may leave work that is due at once. The caller then calls [`run`](Device::run), which returns the next due time.
 //! The caller may release the device for other threads in between.
 
 #![forbid(unsafe_code)]

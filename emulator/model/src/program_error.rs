@@ -95,7 +95,7 @@ pub enum Fault {
     /// The first receive descriptor lacks `first`, or another one has it.
     #[error("`first` is not on the first descriptor only")]
     First,
-    /// No receive descriptor has `last` within the limit on descriptors of a work request.
+    /// None of the posted receive descriptors has `last`, within the limit on descriptors of a work request.
     #[error("no descriptor has `last`")]
     Endless,
 }

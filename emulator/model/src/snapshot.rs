@@ -125,7 +125,7 @@ pub struct MemoryRegion {
     pub generation: u8,
     /// Address of its start in work requests.
     pub iova: u64,
-    /// Length in bytes; 0 for a region without pages.
+    /// Length in bytes; 0 for a region without memory.
     pub length: u64,
     /// Size of its pages, as an exponent of two.
     pub page_shift: u8,

@@ -98,7 +98,7 @@ pub struct IrqSet<'a> {
 ///
 /// An error fails the request with the errno of the error. A request that needs no reply fails silently.
 pub trait Backend {
-    /// Whether the client may be idle. If not, the connection ends after [`Limits::start`](crate::Limits::start).
+    /// Whether the client may be idle. If not, [`Limits::start`](crate::Limits::start) limits the time since it connected.
     fn may_idle(&self) -> bool {
         true
     }

@@ -97,7 +97,7 @@ pub(crate) struct ConfigSpace {
 }
 
 impl ConfigSpace {
-    /// Creates that of device ID `device`, for `gbps` Gbit/s and `msix_vectors` (1 to [`MAX_MSIX_VECTORS`]) interrupt vectors.
+    /// Creates the space of device ID `device`, for `gbps` Gbit/s and `msix_vectors` (1 to [`MAX_MSIX_VECTORS`]) vectors.
     pub(crate) fn new(device: u16, gbps: u16, bars: Bars, msix_vectors: u16) -> Self {
         let mut new = Self {
             bytes: Box::new([0; SIZE]),

@@ -139,7 +139,7 @@ impl Runtime {
         joined
     }
 
-    /// Removes another program, the link to which is lost.
+    /// Marks the link to another program as lost. The program may join again.
     pub fn leave(&self, link: LinkId) {
         self.fabric.leave(self.now(), link);
     }

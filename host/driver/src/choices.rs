@@ -20,7 +20,7 @@ impl dyn Choices + '_ {
         self.below(n) == n - 1
     }
 
-    /// Returns a random element of `values`.
+    /// Returns a chosen element of `values`.
     pub fn pick<T: Copy>(&mut self, values: &[T]) -> T {
         values[self.below(values.len() as u64) as usize]
     }

@@ -57,7 +57,7 @@ enum Honesty {
     Fails,
     /// In addition, its DMA writes may contain arbitrary data.
     Lies,
-    /// It continues DMA after its death, also when it is bound again. Such a device does not lie.
+    /// It may continue DMA after a death, also when it is bound again. Such a device does not lie.
     WritesOn,
 }
 

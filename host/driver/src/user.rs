@@ -218,12 +218,12 @@ fn is_expected(error: Error) -> bool {
     [EIO, ENODEV, ENOENT, EFAULT, EBUSY, EINVAL].contains(&error) || error.to_errno() == EOPNOTSUPP
 }
 
-/// Returns a random element, if there is one.
+/// Returns a chosen element, if there is one.
 fn some<'a, T>(choices: &mut dyn Choices, values: &'a [T]) -> Option<&'a T> {
     values.get(choices.below(values.len().max(1) as u64) as usize)
 }
 
-/// Destroys a random object of a list.
+/// Destroys a chosen object of a list.
 fn destroy<T>(
     choices: &mut dyn Choices,
     all: &mut Vec<T>,

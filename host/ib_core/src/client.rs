@@ -29,7 +29,7 @@ pub trait Client {
     /// Errors of the client.
     fn add(&self, device: *mut ffi::ib_device) -> Result<*mut c_void>;
 
-    /// Called before the end of a device for which [`Client::add`] has returned `data`.
+    /// Called before the end of the device or the client, with the `data` of [`Client::add`].
     fn remove(&self, device: *mut ffi::ib_device, data: *mut c_void);
 }
 

@@ -17,7 +17,7 @@ use crate::{
     umem::{give, of, Pages, Umem},
 };
 
-/// The exporter of a dma-buf, for another device.
+/// The exporter of a dma-buf: another device.
 pub(crate) struct Exporter {
     pub(crate) pages: Rc<Pages>,
     pub(crate) reservation: RawLock,

@@ -10,7 +10,7 @@ thread_local! {
     static LOG: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
 }
 
-/// Keeps messages from now on, or discards them. `SIM_LOG` in the environment prints them.
+/// Keeps messages from now on, or discards them. `SIM_LOG` in the environment prints kept ones.
 pub fn keep_log(on: bool) {
     LOG.with(|log| *log.borrow_mut() = on.then(Vec::new));
 }

@@ -121,7 +121,7 @@ pub fn stall(points: u64, span: Nanos) {
     PREEMPTS.set(true);
 }
 
-/// Cancels the last [stall]. If it is pending, returns the number of points before it.
+/// Cancels the last [stall]. If it is pending, returns the number of points left before it.
 pub fn take_stall() -> Option<u64> {
     STALL.take().map(|stall| stall.points)
 }

@@ -119,7 +119,7 @@ def ratio(figures, reference="c"):
 
 
 def kverbs_compared(figures, amazon):
-    """Returns the figures of the kernel verbs that both drivers have; none if Amazon's are from another kernel."""
+    """Returns the figures of kernel verbs that both drivers have, with Amazon's; none if those are from another kernel."""
     if figures["kernel"] != amazon["kernel"]:
         return {}
     theirs = amazon["kernel_verbs"]

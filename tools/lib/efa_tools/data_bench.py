@@ -102,7 +102,7 @@ def picture(figures):
 def run(driver, folder):
     """Runs the whole bench, and that of SRD: prints tables and summary, writes bench-data.json and bench-data.svg to FOLDER."""
     figures = {"kernel": toolroot.kernel(FLAVOUR), "efa": measure("efa", driver)}
-    # memcpy is measured right after the EFAs, its reference: a host's memory bandwidth varies with the load of its neighbours.
+    # memcpy is measured right after the EFAs, for the comparison: a host's memory bandwidth varies with the load of its neighbours.
     figures |= {"memcpy": memcpy(figures["efa"]["write"]), "rxe": measure("rxe", driver), "endpoints": endpoints()}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "bench-data.json").write_text(json.dumps(figures, indent=1) + "\n")

@@ -64,7 +64,7 @@ pub(crate) enum Ended {
     Delivered(Box<Request>),
     /// A work request has failed.
     Failed(Box<Request>, CompStatus),
-    /// A peer has all data of a read by this queue pair.
+    /// A peer has all data of a read that this queue pair serves.
     Served(QpId),
 }
 

@@ -16,7 +16,7 @@ const FIRST_WAIT: Duration = Duration::from_micros(500);
 /// Maximum time between two retries.
 const LONGEST_WAIT: Duration = Duration::from_millis(8);
 
-/// Number of parts that follow a delivered one, so that a queue pair that is ready again soon gets all of them.
+/// Number of parts that follow a delivered one, so that a queue pair that is ready again gets all of them soon.
 const FOLLOW: usize = 2;
 
 /// A part of a message.

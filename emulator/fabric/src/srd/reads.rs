@@ -11,8 +11,8 @@ use efa_model::{QpId, Request};
 
 use crate::packet::{PortId, Reader};
 
-/// Maximum time without data for a read, and without data for the first read of its responder. A responder serves the reads of a
-/// queue pair one after the other, so later reads have to wait longer.
+/// A read times out if its responder sends nothing for this time, neither for it nor for the responder's first read. A responder
+/// serves the reads of a queue pair one after the other, so later reads have to wait longer.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Responder to reads: a device, and its queue pair.

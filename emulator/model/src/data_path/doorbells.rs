@@ -98,7 +98,7 @@ impl DataPath {
     }
 }
 
-/// Returns the queue pair of a doorbell, or `None` in the reset state, where a program may ring although it could post nothing.
+/// Returns the queue pair of a doorbell. In the reset state, a program could post nothing but may ring with 0: returns `None`.
 fn rung(
     qps: &mut Qps,
     uar: u16,

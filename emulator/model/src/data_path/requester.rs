@@ -53,7 +53,7 @@ pub enum Fetched {
     Request(Box<Request>),
     /// Nothing for the transport: the device executed the work request itself, at least in part, or ended it with an error.
     Internal,
-    /// No queue pair is scheduled.
+    /// No queue pair is scheduled, or the device is not alive.
     Idle,
 }
 

@@ -230,7 +230,7 @@ impl DataPath {
         if let Content::Write { length, .. } = arrival.content {
             self.statistics.count_write(length);
         }
-        // The receive work request ended when the queue pair was reset or failed.
+        // The receive work request ended when the queue pair was reset, failed or destroyed.
         if !is_current {
             return Ok(());
         }

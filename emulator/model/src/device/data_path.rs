@@ -50,7 +50,7 @@ impl Device {
         self.data.resources.qps.get(number).is_some()
     }
 
-    /// Completes a work request. Ignored unless its queue pair is [current](Self::is_current), as the request has ended then.
+    /// Completes a work request. Ignored if its queue pair is not [current](Self::is_current): the request has ended already.
     pub fn complete(&mut self, host: &mut dyn Host, request: &Request, status: CompStatus) {
         if !self.is_alive() {
             return;
@@ -152,7 +152,7 @@ impl Device {
 
     /// Ends a delivery after its payload was written, or could not be written.
     ///
-    /// If the queue pair is not [current](Self::is_current), its receive work request has ended, and this only counts packets.
+    /// If the queue pair is not [current](Self::is_current), its receive work request has ended, and only the statistics change.
     ///
     /// # Errors
     ///

@@ -71,7 +71,7 @@ impl Device {
         self.last_rule
     }
 
-    /// Held completions: their numbers, in the order in which they were held, and their names.
+    /// Held completions: their numbers, which increase in the order in which they were held, and their names.
     fn held(&self) -> impl Iterator<Item = (u64, &str)> {
         self.admin.held().chain(self.data.late.held())
     }

@@ -13,7 +13,7 @@ impl Device {
         self.data.is_urgent()
     }
 
-    /// Performs the work that is due, and returns when more will be due.
+    /// Performs the work that is due, and returns the time at which more will be due.
     ///
     /// The caller has to call this at that time, and after each other call with a time, which may have made work due earlier.
     pub fn run(&mut self, host: &mut dyn Host, now: Duration) -> Option<Duration> {

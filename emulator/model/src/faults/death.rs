@@ -20,7 +20,7 @@ pub struct Death {
     /// How the resets before the last fail.
     pub how: FailedReset,
     /// The device continues to write to the memory of its queues and memory regions, until it is revived or its PCI function is
-    /// reset. A function level reset ends DMA by the PCI Express specification.
+    /// reset. By the PCI Express specification, a function level reset ends DMA.
     pub dma: bool,
 }
 
@@ -88,9 +88,9 @@ impl Dead {
     }
 }
 
-/// Pattern that a dead device writes at the end of every line of its memory. No queue has a phase bit there, so a program or
-/// driver that still polls it sees no new entry. A new owner of the memory sees the pattern. An event counter has no other
-/// bytes, so its value becomes the pattern.
+/// Pattern that a dead device writes at the end of every line of the host memory that it used. No queue has a phase bit there,
+/// so a program or driver that still polls it sees no new entry. A new owner of the memory sees the pattern. An event counter
+/// has no other bytes, so its value becomes the pattern.
 const STRAY: [u8; 8] = [0xef, 0xa0, 0xde, 0xad, 0xef, 0xa0, 0xde, 0xad];
 
 /// Size of a line in bytes.

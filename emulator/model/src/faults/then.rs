@@ -26,7 +26,7 @@ const MAX_NAME: usize = 64;
 pub struct Then {
     /// The completion or the response to a register read is not written. The command is still executed.
     pub silence: bool,
-    /// Status of the completion. Unless it is success, the command or work request is not executed.
+    /// Status of the completion. A command is then executed only if it is success, a send work request only with `executed`.
     pub status: Option<StatusCode>,
     /// Delay of the completion in ms.
     pub delay_ms: Option<u64>,

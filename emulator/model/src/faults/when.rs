@@ -28,7 +28,7 @@ pub enum When {
     Register(Option<Register>),
     /// A reset.
     Reset,
-    /// The start of a work request, or the reception of a message or RDMA write.
+    /// The start of a work request, or the reception of a message or of an RDMA write with immediate data.
     Work {
         /// Kind of work; any if absent.
         kind: Option<WorkKind>,

@@ -12,7 +12,7 @@ use super::attributes::Attributes;
 /// Unit in which most hosts map BARs; others map several at once.
 const PAGE_SIZE: u64 = 4096;
 
-/// Size of a doorbell in bytes.
+/// Distance between two doorbells in bytes.
 const DOORBELL_SIZE: u64 = 8;
 
 /// Limit on the size of a BAR in bytes, so that 32-bit offsets can address all of it.

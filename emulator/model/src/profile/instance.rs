@@ -96,7 +96,7 @@ impl Instance {
             max_wr_rdma_sges: Some(u16::from(read)),
             rdma_write: Some(write),
             unsolicited_write_recv: Some(write),
-            // Nitro v4 and newer have them, by AWS's network-flow-monitor-agent, PR 110. EFA's first version is older.
+            // Nitro v4 and newer have them according to AWS's network-flow-monitor-agent, PR 110. EFA's first version is older.
             network_stats: Some(self.profile > Profile::Efa0),
             ..Overrides::default()
         }

@@ -44,7 +44,7 @@ fn has_objects_of_each_kind() {
                 }
                 let own = Memory::new(64 << 10);
                 let other = program.create_cq(32, false, Some((own.address(), 64 << 10)));
-                // The device supports contiguous memory only.
+                // The device requires a contiguous ring.
                 assert_eq!(other.is_err(), in_pieces);
                 let too_short = program.create_cq(4096, false, Some((own.address(), 4096)));
                 assert_eq!(too_short.err(), Some(EINVAL));

@@ -253,7 +253,7 @@ impl Process {
                 vm_pgoff: offset as usize >> PAGE_SHIFT,
                 ..vm_area_struct::default()
             };
-            // SAFETY: The context is valid. The mapping refers to the entry, which is not removed.
+            // SAFETY: The context is valid. The mapping has a reference to the entry, which stays.
             let (start, entry) = unsafe {
                 to_result((*device).ops.mmap.expect("a function")(
                     context,
