@@ -124,15 +124,22 @@ def run_until(text, prints, meanwhile):
     return printed
 
 
+def state():
+    """Returns the driver's state of the device, or None while the driver binds or unbinds it."""
+    with contextlib.suppress(FileNotFoundError):
+        return main.status()["state"]
+    return None
+
+
 def restore():
     """Restores the network and the device after a command, unless the device was unbound on purpose."""
     main.clear()
     selftest.emulator.send({"command": "fabric", "set": {"loss": 0, "flip": 0, "jitter_us": 0, "delay_us": 0, "path": []}})
     if not main.is_bound:
         return
-    if main.status()["state"] == "failed":
+    if state() == "failed":
         (main.sysfs / "reset").write_text("1")
-    wait_until(lambda: main.status()["state"] == "up", "the device is up")
+    wait_until(lambda: state() == "up", "the device is up")
 
 
 def attempt(command, how):
