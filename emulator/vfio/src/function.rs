@@ -107,34 +107,27 @@ impl Function {
         is_connected: impl Fn() -> bool,
         is_later: impl Fn() -> bool,
     ) -> io::Result<VmmId> {
+        // One VMM at a time allocates memory, and waiting VMMs have none.
         let (turn, vacated) = &self.vacated;
         let mut turn = turn.lock();
-        let mut llq = None;
         while is_connected() {
-            let is_later = is_later();
-            let claimed = self.runtime.with(self.port, |device, link, _| {
-                if is_later || link.vmm().is_some() && device.is_plugged() {
-                    return None;
-                }
-                let Some(llq) = llq.take() else {
-                    return Some(None);
-                };
-                let unmapped = link.serve_next();
+            let is_free = self.runtime.with(self.port, |device, link, _| {
+                link.vmm().is_none() || !device.is_plugged()
+            });
+            if is_later() || !is_free {
+                vacated.wait_for(&mut turn, RECHECK_INTERVAL);
+                continue;
+            }
+            let llq = Llq::new(self.bars.size(Bar::Llq))?;
+            // The previous memory and mappings are dropped without the lock of the device.
+            let (vmm, ..) = self.runtime.with(self.port, |device, link, _| {
+                let (vmm, unmapped) = link.serve_next();
                 let before = mem::replace(&mut link.llq, llq);
                 device.plug(link);
                 device.power_on(link);
-                Some(Some((link.vmm()?, unmapped, before)))
+                (vmm, unmapped, before)
             });
-            match claimed {
-                // The previous memory and mappings are dropped without the lock of the device.
-                Some(Some((vmm, ..))) => return Ok(vmm),
-                // One VMM at a time allocates memory, and waiting VMMs have none.
-                Some(None) => llq = Some(Llq::new(self.bars.size(Bar::Llq))?),
-                None => {
-                    llq = None;
-                    vacated.wait_for(&mut turn, RECHECK_INTERVAL);
-                }
-            }
+            return Ok(vmm);
         }
         Err(io::ErrorKind::NotConnected.into())
     }

@@ -178,9 +178,10 @@ impl Slot {
     }
 
     /// Gives the function to a new VMM, and discards the state of the previous one.
-    pub(crate) fn serve_next(&mut self) -> Unmapped {
+    pub(crate) fn serve_next(&mut self) -> (VmmId, Unmapped) {
         self.vmms += 1;
-        self.serve(Some(VmmId(self.vmms)))
+        let vmm = VmmId(self.vmms);
+        (vmm, self.serve(Some(vmm)))
     }
 
     /// Takes the function from its VMM, and discards the state of that VMM.
