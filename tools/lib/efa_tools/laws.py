@@ -236,16 +236,20 @@ def commands_are_run():
     return guides.problems(guides.commands(), guides.table())
 
 
+def in_prose(search):
+    """Problems that a search finds in the sentences of all files."""
+    found = [(name, *problem) for name in files() for problem in search(name, (cache.CLONE / name).read_text())]
+    return [f"{name}:{number}: {problem}: {sentence}" for name, number, problem, sentence in found]
+
+
 def short_sentences():
     """No sentence of a document, a comment or a message has more than 30 words."""
-    found = [(name, problem) for name in files() for problem in prose.long_sentences(name, (cache.CLONE / name).read_text())]
-    return [f"{name}:{number}: {count} words: {sentence}" for name, (number, count, sentence) in found]
+    return in_prose(prose.long_sentences)
 
 
 def plain_words():
     """No document, comment or message has a household word where there is a term, or a person for a program."""
-    found = [(name, problem) for name in files() for problem in prose.vague_words(name, (cache.CLONE / name).read_text())]
-    return [f"{name}:{number}: '{word}': {sentence}" for name, (number, word, sentence) in found]
+    return in_prose(prose.vague_words)
 
 
 ALL = (

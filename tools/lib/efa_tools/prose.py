@@ -188,12 +188,12 @@ def long_sentences(name, source):
     for number, sentence in sentences(name, source):
         count = sum(any(letter.isalnum() for letter in word) for word in sentence.split())
         if count > MOST_WORDS:
-            yield number, count, sentence.replace(GLUE, " ")
+            yield number, f"{count} words", sentence.replace(GLUE, " ")
 
 
 def vague_words(name, source):
-    """The words of a file's sentences in place of which a term is to be used, each with its line and its sentence."""
+    """The sentences of a file with a word in place of which a term is to be used, each with its line and the word."""
     for number, sentence in sentences(name, source):
         # A text without a space may be a name.
         if " " in sentence and (word := VAGUE.search(CODE.sub("", sentence))):
-            yield number, word[0], sentence.replace(GLUE, " ")
+            yield number, f"'{word[0]}'", sentence.replace(GLUE, " ")
