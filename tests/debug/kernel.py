@@ -48,7 +48,7 @@ def leaks():
     return [report for report in reports if not any(function in line for line in report for function in known)]
 
 
-@suite.case("the clock needs no calibration")
+@suite.case("the clock needs no calibration", needs_emulator=False)
 def clock():
     """The TSC does. If its calibration is wrong, all timeouts are too short, and keep-alives are missed."""
     equal(CLOCK.read_text().strip(), "hpet", "clock source")
