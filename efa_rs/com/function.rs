@@ -121,8 +121,8 @@ impl<'bound> Function<'bound> {
 
     /// Resets the device. Afterwards it only writes responses of register reads to memory.
     ///
-    /// Registers are read by DMA. A device that was halted because all resets failed becomes a bus
-    /// master only after an FLR, if it supports that, and remains one only if the reset succeeds.
+    /// Registers are read by DMA. If all resets failed when the device was halted, it becomes a bus
+    /// master only after an FLR, if supported. It remains one only if the reset succeeds.
     ///
     /// # Errors
     ///

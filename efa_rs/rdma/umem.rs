@@ -144,8 +144,8 @@ impl<'a> Umem<'a> {
     pub(super) unsafe fn divide(&self, page_sizes: u64, iova: u64) -> Option<Pages<'_>> {
         let raw = self.raw.as_ptr();
         // CAST: `usize` has 64 bits on every architecture that has EFA.
-        // SAFETY: By the type invariant `raw` is valid; the caller guarantees that its pages are
-        // valid, and that nothing else divides it, as this stores `iova`.
+        // SAFETY: By the type invariant `raw` is valid. The caller guarantees that its pages are
+        // valid. It also guarantees that nothing else divides it, as this stores `iova`.
         let page_size = unsafe { ffi::ib_umem_find_best_pgsz(raw, page_sizes as usize, iova) };
         if page_size == 0 {
             return None;

@@ -43,8 +43,8 @@ const WORD: usize = size_of::<u64>();
 
 /// A power of two of `N`-byte entries in coherent memory, all zero at first.
 ///
-/// `N` is a multiple of 8. Accesses copy whole entries or single bytes with volatile semantics: the
-/// device may change the memory at any time, so there are no references to it.
+/// `N` is a multiple of 8. Accesses copy whole entries or single bytes with volatile semantics.
+/// There are no references to the memory, as the device may change it at any time.
 ///
 /// # Invariants
 ///

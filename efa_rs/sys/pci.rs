@@ -3,8 +3,8 @@
 //! Abstractions for PCI drivers that [`kernel::pci`] lacks.
 //!
 //! To be replaced by [`kernel::pci::Driver`] once it has shutdown, error handlers, power management
-//! and work that ends with the binding, and by counterparts of `enable_device_mem` and `set_master`
-//! that undo them.
+//! and work that ends with the binding. It also needs counterparts that undo `enable_device_mem`
+//! and `set_master`.
 
 use core::{
     marker::PhantomData,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * A client that uses its queue pairs like Lustre's efalnd: the core polls, the send queues are always full, and a message whose
+ * A client that uses its queue pairs like Lustre's efalnd. The core polls, and the send queues are always full. A message whose
  * post fails waits. After ENOMEM it waits for the next completion; after any other error, for a timeout that delays a removal.
  *
  * Its parameter `lnd` sets the use of each device: `idle`, `busy`, or `starved`, which is busy without receives. `end` removes

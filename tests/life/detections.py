@@ -51,7 +51,7 @@ class Detections:
                 return
 
     def of(self, function):
-        """Returns the events of a device, as pairs of a time and a text, and all events of programs, as these do not name a device."""
+        """Returns the events of a device, as pairs of a time and a text. It adds all events of programs, which do not name a device."""
         self.read()
         found = []
         for match in LINE.finditer(self.text):

@@ -35,7 +35,7 @@ from selftest import Suite, any_function, emulator, equal, errno_name, wait_unti
 
 # File of the host that is the BAR's memory.
 BAR_FILE = Path("/run/efa-rs/bar")
-# The command timeout that the device announces, in ms: the longest that the driver accepts, and a shorter one for tests in which a
+# Command timeouts that the device announces, in ms. The first is the longest that the driver accepts. The other is for tests in which a
 # command is not answered.
 USUAL, UNANSWERED = 30_000, 2_000
 # The emulator's number of the other guest's device.

@@ -12,8 +12,8 @@
 //!  protocol, emulator           requests with their replies; devices and network
 //! ```
 //!
-//! A new kind of request is a struct and a line of `requests!` in `protocol.rs`, and an implementation of
-//! [`Perform`](protocol::Perform), in `perform.rs` or in another module that it fits. It also needs an
+//! A new kind of request needs a struct and a line of `requests!` in `protocol.rs`. It also needs an
+//! implementation of [`Perform`](protocol::Perform), in `perform.rs` or another module that fits, and an
 //! example in the guide and in the tests.
 
 mod client;

@@ -34,7 +34,7 @@ const OVERHEAD: usize = 256;
 
 /// Endpoints and links, with the network between them.
 ///
-/// Several threads may use it at the same time. It has no threads and no clock: the caller passes the time, so that a test or a
+/// Several threads may use it at the same time. It has no threads and no clock: the caller passes the time. So a test or a
 /// simulation can run faster than any real network. Each endpoint has its own lock, and no thread holds two of them. Threads that
 /// move packets hold it only briefly. A command may hold it for long. Threads that move packets do not wait for the command, and
 /// do the rest after it.

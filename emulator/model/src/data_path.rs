@@ -3,7 +3,7 @@
 //! The data path: queue pairs and the objects that they use, from doorbells to completions.
 //!
 //! Admin commands create and destroy the objects. The modules here operate them: [`requester`] for work requests of a program,
-//! [`responder`] for operations of its peers, [`region_change`] for work requests that the device executes itself. All of them
+//! [`responder`] for operations of its peers. [`region_change`] is for work requests that the device executes itself. All of them
 //! use [`qp_state`] to fail queue pairs, and [`completion`] to notify programs. [`faulty`] applies fault rules.
 
 mod completion;

@@ -3,7 +3,7 @@
 //! A machine in one thread: tasks, interrupts, work, memory and a device, with a virtual clock.
 //!
 //! A task is a coroutine. It runs until it blocks, or until the [`Policy`] preempts it at a
-//! [`point`]. An interrupt handler, its thread and each work item are separate tasks, so that
+//! [`point`]. An interrupt handler, its thread and each work item are separate tasks. So
 //! others can run in the middle of each, as on other CPUs. The clock advances only when no task can
 //! run, or when the policy decides so. Runs with the same policy and seed are identical.
 //!

@@ -24,8 +24,8 @@ pub(super) const BYTES: usize = {
     BYTES
 };
 
-/// Size in bytes of each further record of a receiver: its part of a tree's node, which is at least half full, and of the nodes
-/// above.
+/// Size in bytes of each further record of a receiver. It is the record's part of a tree's node and of the nodes above. Nodes are
+/// at least half full.
 pub(super) const ENTRY: usize = 40;
 
 /// Records that a receiver may keep beyond its budget, for packets in order. Without them, a sender that has used up the budget

@@ -3,7 +3,7 @@
 //! Layout of the BARs with doorbells and low-latency send queues.
 //!
 //! Each user access region has its own doorbell pages of 4 KiB. So a process that may map one region can't reach the doorbells
-//! of another, except on a host with larger pages, which maps several regions at once. Every possible queue pair and completion
+//! of another. On a host with larger pages it can, as that maps several regions at once. Every possible queue pair and completion
 //! queue has a fixed place in these pages. Every possible send ring has a fixed place in the memory BAR. So none overlap, in
 //! any order of creation and destruction.
 

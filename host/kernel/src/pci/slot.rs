@@ -12,8 +12,8 @@ use crate::{
 /// The warning about handlers or work that run after [`Slot::remove`].
 pub const AFTER_THE_END: &str = "handlers or work run after the end";
 
-/// A slot with a function. Its methods call the driver that is registered, in the order of the kernel's driver
-/// core, and with the lock of the device held as there.
+/// A slot with a function. Its methods call the registered driver in the order of the kernel's driver core. They
+/// hold the lock of the device as it does.
 pub struct Slot {
     pdev: Box<bindings::pci_dev>,
     lock: RawLock,
