@@ -69,7 +69,8 @@ def name_of_driver():
         command = ["modinfo", "-F", "author", os.environ.get("EFA_KO") or "efa"]
         try:
             author = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-        except FileNotFoundError:
+        except OSError:
+            # There is no modinfo, or a folder of PATH can't be read.
             author = ""
         name = "rust" if "efa-rs" in author else "c"
     return name
