@@ -28,7 +28,7 @@ pub(crate) mod send_queue;
 mod table;
 pub(crate) mod uar;
 
-use efa_hw::io::Cdesc;
+use efa_hw::{io::Cdesc, regs::EqDb};
 
 use self::mr::Mr;
 use crate::{DmaError, Host, Queue, QueueError, Then, queue::Place, state::ResourceCounts};
@@ -144,9 +144,9 @@ impl Resources {
         }
     }
 
-    /// Arms an event queue, if it exists. Returns the interrupt that was pending until then.
-    pub(crate) fn arm_eq(&mut self, eqn: u16) -> Option<Option<u16>> {
-        self.eqs.arm(eqn).ok()
+    /// Rings the doorbell of an event queue, if it exists. Returns the interrupt that was pending until then.
+    pub(crate) fn ring_eq(&mut self, doorbell: EqDb) -> Option<Option<u16>> {
+        self.eqs.ring(doorbell).ok()
     }
 
     /// Posts an event about a completion queue to its own event queue, or to a given one. With a given one, the completion queue

@@ -67,11 +67,13 @@ impl Set {
     }
 
     fn arm(&mut self) {
-        let doorbell = EqDb {
-            eqn: self.eqn,
-            arm: true,
-        };
-        self.driver.write(Register::EqDb, doorbell.into_raw());
+        self.ring(true);
+    }
+
+    fn ring(&mut self, arm: bool) {
+        let eqn = self.eqn;
+        self.driver
+            .write(Register::EqDb, EqDb { eqn, arm }.into_raw());
     }
 
     fn post(&mut self, eqn: Option<u16>, cqn: u16) -> Result<(), QueueError> {
@@ -113,10 +115,17 @@ fn an_event_interrupts_once_for_each_arming() {
     set.post(None, set.cq).unwrap();
     set.post(None, set.cq).unwrap();
     assert_eq!(set.interrupts(), [0_u16; 0]);
+    // A doorbell without the bit arms nothing.
+    set.ring(false);
+    assert_eq!(set.interrupts(), [0_u16; 0]);
     set.arm();
     assert_eq!(set.interrupts(), vector);
     set.arm();
     assert_eq!(set.interrupts(), [0_u16; 0]);
+    // Nor does it disarm a queue.
+    set.ring(false);
+    set.post(None, set.cq).unwrap();
+    assert_eq!(set.interrupts(), vector);
     assert_eq!(set.driver.device.state().protocol_errors, 0);
 }
 

@@ -121,7 +121,7 @@ impl Device {
             }
             Register::EqDb => {
                 let doorbell = EqDb::from_raw(value);
-                match self.data.resources.arm_eq(doorbell.eqn) {
+                match self.data.resources.ring_eq(doorbell) {
                     None => {
                         let eqn = doorbell.eqn;
                         self.errors

@@ -9,6 +9,7 @@ use efa_hw::{
     },
     eq::{Eqe, EqeCommon, EventType, PHASE_OFFSET},
     features::FeatureId,
+    regs::EqDb,
 };
 
 use super::table::{Shared, Table, Users};
@@ -110,10 +111,10 @@ impl Eqs {
         self.0.take_missed()
     }
 
-    /// Arms an event queue, if it exists. Returns the interrupt that was pending until then.
-    pub(crate) fn arm(&mut self, eqn: u16) -> Result<Option<u16>, Status> {
-        let eq = self.0.get_mut(eqn)?;
-        eq.armed = true;
+    /// Arms an event queue, if it exists and the doorbell says so. Returns the interrupt that was pending until then.
+    pub(super) fn ring(&mut self, doorbell: EqDb) -> Result<Option<u16>, Status> {
+        let eq = self.0.get_mut(doorbell.eqn)?;
+        eq.armed |= doorbell.arm;
         Ok(eq.announce())
     }
 
