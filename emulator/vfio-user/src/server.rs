@@ -97,17 +97,17 @@ pub fn serve(
         session.send()?;
 
         let must_start = session.client.is_none() || !session.backend.may_idle();
-        let mut deadline = must_start.then_some(started + limits.start);
-        if channel.is_within_message() {
-            let since = *within_since.get_or_insert_with(Instant::now);
-            deadline = Some(since + limits.message);
-        }
+        let start = must_start.then_some(started + limits.start);
+        let message = channel
+            .is_within_message()
+            .then(|| *within_since.get_or_insert_with(Instant::now) + limits.message);
+        let deadline = start.into_iter().chain(message).min();
         match channel.receive(stream, deadline)? {
             Received::Bytes => {}
             Received::End if channel.is_within_message() => return Err(Error::Truncated),
             Received::End => return Ok(()),
-            Received::Nothing if channel.is_within_message() => return Err(Error::Slow),
-            Received::Nothing => return Err(Error::Start),
+            Received::Nothing if start.is_some() && deadline == start => return Err(Error::Start),
+            Received::Nothing => return Err(Error::Slow),
         }
     }
 }

@@ -678,6 +678,10 @@ fn a_client_that_does_nothing_is_disconnected() {
     let _ = client.negotiate();
     let _ = client.reset();
     assert!(matches!(server.join().unwrap(), Err(Error::Start)));
+    // Neither does a message that has only begun.
+    let (mut client, _, server) = silent(limits);
+    client.send_raw(&[1; 7], &[]).unwrap();
+    assert!(matches!(server.join().unwrap(), Err(Error::Start)));
 }
 
 #[test]
