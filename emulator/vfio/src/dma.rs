@@ -2,16 +2,13 @@
 
 //! The guest's memory as the function's DMA sees it.
 
-use std::{collections::BTreeMap, io, mem, sync::Arc};
+use std::{collections::BTreeMap, io, sync::Arc};
 
 use efa_fabric::Access;
 use efa_model::DmaError;
 use vfio_user::DmaMap;
 
-use crate::{
-    extents::Extents,
-    memory::{Files, Memory, Shareable},
-};
+use crate::{extents::Extents, memory::Memory};
 
 /// Limit on the mappings of a VMM: the protocol's default. A VMM has few, unless the guest uses a virtual IOMMU.
 pub(crate) const MAX_MAPPINGS: usize = 65535;
@@ -21,7 +18,6 @@ pub(crate) const MAX_MAPPINGS: usize = 65535;
 pub(crate) struct DmaTable {
     // Mappings by their first addresses. They do not overlap.
     maps: BTreeMap<u64, Mapping>,
-    files: Files,
 }
 
 #[derive(Debug)]
@@ -32,14 +28,6 @@ struct Mapping {
     writable: bool,
     // File and offset. `None` for memory that the VMM cannot share, such as a ROM or another device's registers.
     memory: Option<(Arc<Memory>, u64)>,
-}
-
-/// Mappings that were removed. To unmap large memory from this program's address space takes a while. So the caller must drop
-/// this without the lock of the device.
-#[derive(Debug, Default)]
-#[must_use = "drop this without the lock of the device"]
-pub(crate) struct Unmapped {
-    _maps: Vec<Mapping>,
 }
 
 impl Mapping {
@@ -60,18 +48,12 @@ impl Mapping {
 }
 
 impl DmaTable {
-    /// Limits the number of files that the VMM shares, and their total size in bytes.
-    pub(crate) fn limit(&mut self, files: usize, bytes: u64) {
-        self.files.limit(files, bytes);
-    }
-
-    /// Maps a part of a file at a bus address. Without a file, the device can't access the range.
+    /// Maps a part of a file, which includes the range, at a bus address. Without a file, the device can't access the range.
     ///
     /// # Errors
     ///
-    /// The range is empty, wraps, overlaps another one or is beyond the end of the file. The file can't be mapped, or not for
-    /// writing. A limit on mappings, files or bytes is exceeded.
-    pub(crate) fn map(&mut self, map: DmaMap, file: Option<Shareable>) -> io::Result<()> {
+    /// The range is empty, wraps or overlaps another one. The file can't be written. There are too many mappings.
+    pub(crate) fn map(&mut self, map: DmaMap, memory: Option<Arc<Memory>>) -> io::Result<()> {
         let DmaMap {
             readable,
             writable,
@@ -95,20 +77,18 @@ impl DmaTable {
                 "too many DMA ranges",
             ));
         }
-        if writable && file.as_ref().is_some_and(|file| !file.is_writable()) {
+        if writable && memory.as_ref().is_some_and(|memory| !memory.is_writable()) {
             return Err(io::Error::new(
                 io::ErrorKind::PermissionDenied,
                 "a writable DMA range has a read-only file",
             ));
         }
-        let share = |file| Ok::<_, io::Error>((self.files.share(file, offset, size)?, offset));
-        let memory = file.map(share).transpose()?;
         let map = Mapping {
             start: address,
             size,
             readable,
             writable,
-            memory,
+            memory: memory.map(|memory| (memory, offset)),
         };
         self.maps.insert(address, map);
         Ok(())
@@ -119,7 +99,7 @@ impl DmaTable {
     /// # Errors
     ///
     /// The range is empty, wraps or cuts a mapping.
-    pub(crate) fn unmap(&mut self, address: u64, size: u64) -> io::Result<Unmapped> {
+    pub(crate) fn unmap(&mut self, address: u64, size: u64) -> io::Result<()> {
         let last = size
             .checked_sub(1)
             .and_then(|size| address.checked_add(size))
@@ -131,19 +111,15 @@ impl DmaTable {
         if cut(address) || last.checked_add(1).is_some_and(cut) {
             return Err(invalid("a DMA range to unmap cuts a mapping"));
         }
-        let mut maps = Vec::new();
         while let Some((&start, _)) = self.maps.range(address..=last).next() {
-            maps.extend(self.maps.remove(&start));
+            self.maps.remove(&start);
         }
-        Ok(Unmapped { _maps: maps })
+        Ok(())
     }
 
     /// Removes all mappings.
-    pub(crate) fn clear(&mut self) -> Unmapped {
-        let maps = mem::take(&mut self.maps);
-        Unmapped {
-            _maps: maps.into_values().collect(),
-        }
+    pub(crate) fn clear(&mut self) {
+        self.maps.clear();
     }
 
     /// Pins a range of the guest's memory while the result lives, so that it can be accessed without this table.
@@ -228,6 +204,7 @@ fn invalid(message: &'static str) -> io::Error {
 mod tests {
     use std::{
         fs::File,
+        ops::{Deref, DerefMut},
         os::{fd::AsRawFd, unix::fs::FileExt},
     };
 
@@ -235,7 +212,7 @@ mod tests {
     use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create, open};
 
     use super::*;
-    use crate::memory::Allowed;
+    use crate::memory::{Allowed, Files, Shareable};
 
     const PAGE: u64 = 4096;
     const FLAGS: MemfdFlags = MemfdFlags::CLOEXEC.union(MemfdFlags::ALLOW_SEALING);
@@ -245,8 +222,29 @@ mod tests {
     const WRITE: (bool, bool) = (false, true);
     const BOTH: (bool, bool) = (true, true);
 
+    /// A table, and the files of its VMM. The table comes first, so that no file is in use when the files are dropped.
+    #[derive(Default)]
+    struct Table {
+        dma: DmaTable,
+        files: Files,
+    }
+
+    impl Deref for Table {
+        type Target = DmaTable;
+
+        fn deref(&self) -> &DmaTable {
+            &self.dma
+        }
+    }
+
+    impl DerefMut for Table {
+        fn deref_mut(&mut self) -> &mut DmaTable {
+            &mut self.dma
+        }
+    }
+
     fn map(
-        table: &mut DmaTable,
+        table: &mut Table,
         (readable, writable): (bool, bool),
         offset: u64,
         address: u64,
@@ -260,8 +258,13 @@ mod tests {
             address,
             size,
         };
-        let share = |file| Shareable::new(file, Allowed::Memory);
-        table.map(map, file.map(share).transpose()?)
+        let share = |file| {
+            table
+                .files
+                .share(Shareable::new(file, Allowed::Memory)?, offset, size)
+        };
+        let memory = file.map(share).transpose()?;
+        table.dma.map(map, memory)
     }
 
     fn memory(pages: u64) -> File {
@@ -282,12 +285,12 @@ mod tests {
         for flags in [OFlags::RDONLY, OFlags::WRONLY] {
             for access in [WRITE, BOTH] {
                 let file = reopened(&memory, flags);
-                let mapped = map(&mut DmaTable::default(), access, 0, 0, PAGE, Some(file));
+                let mapped = map(&mut Table::default(), access, 0, 0, PAGE, Some(file));
                 assert_eq!(mapped.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
             }
         }
         let file = reopened(&memory, OFlags::RDONLY);
-        map(&mut DmaTable::default(), READ, 0, 0, PAGE, Some(file)).unwrap();
+        map(&mut Table::default(), READ, 0, 0, PAGE, Some(file)).unwrap();
     }
 
     #[test]
@@ -295,15 +298,15 @@ mod tests {
         let memory = memory(1);
         for flags in [OFlags::APPEND, OFlags::SYNC, OFlags::DSYNC] {
             let file = reopened(&memory, OFlags::RDWR | flags);
-            let mapped = map(&mut DmaTable::default(), BOTH, 0, 0, PAGE, Some(file));
+            let mapped = map(&mut Table::default(), BOTH, 0, 0, PAGE, Some(file));
             assert_eq!(mapped.unwrap_err().kind(), io::ErrorKind::Unsupported);
         }
     }
 
     /// Maps pages 0 and 1 of one file at `at`, page 0 of another file after them, and nothing beyond.
-    fn guest(at: u64) -> (DmaTable, File, File) {
+    fn guest(at: u64) -> (Table, File, File) {
         let (low, high) = (memory(2), memory(1));
-        let mut table = DmaTable::default();
+        let mut table = Table::default();
         let both = BOTH;
         map(
             &mut table,
@@ -382,20 +385,20 @@ mod tests {
 
     #[test]
     fn the_last_address_can_be_mapped() {
-        let mut table = DmaTable::default();
+        let mut table = Table::default();
         let last = u64::MAX - PAGE + 1;
         map(&mut table, BOTH, 0, last, PAGE, Some(memory(1))).unwrap();
         map(&mut table, BOTH, 0, 0, PAGE, Some(memory(1))).unwrap();
         table.write(u64::MAX - 15, &[7; 16]).unwrap();
         assert!(table.write(u64::MAX - 15, &[7; 17]).is_err());
         assert!(table.read(u64::MAX, &mut [0; 2]).is_err());
-        let _ = table.unmap(last, PAGE).unwrap();
+        table.unmap(last, PAGE).unwrap();
         assert!(table.read(last, &mut [0]).is_err());
     }
 
     #[test]
     fn access_follows_the_flags() {
-        let mut table = DmaTable::default();
+        let mut table = Table::default();
         map(&mut table, READ, 0, 0, PAGE, Some(memory(1))).unwrap();
         map(&mut table, WRITE, 0, PAGE, PAGE, Some(memory(1))).unwrap();
         map(&mut table, BOTH, 0, 2 * PAGE, PAGE, None).unwrap();
@@ -409,7 +412,7 @@ mod tests {
 
     #[test]
     fn bad_ranges_are_refused() {
-        let mut table = DmaTable::default();
+        let mut table = Table::default();
         let both = BOTH;
         map(&mut table, both, PAGE, 16 * PAGE, PAGE, Some(memory(2))).unwrap();
         for (offset, address, size) in [
@@ -454,47 +457,24 @@ mod tests {
             );
         }
         assert_eq!(table.maps.len(), 2);
-        let _ = table.unmap(0x10_0000, 2 * PAGE).unwrap();
+        table.unmap(0x10_0000, 2 * PAGE).unwrap();
         assert!(table.read(0x10_0000, &mut [0]).is_err());
         assert!(table.read(0x10_0000 + 2 * PAGE, &mut [0]).is_ok());
-        let _ = table.unmap(0, u64::MAX).unwrap();
+        table.unmap(0, u64::MAX).unwrap();
         assert!(table.read(0x10_0000 + 2 * PAGE, &mut [0]).is_err());
     }
 
     #[test]
-    fn unmapped_memory_is_freed_on_drop() {
-        let is_mapped = |name: &str| {
-            let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-            maps.contains(name)
-        };
-        type Unmap = fn(&mut DmaTable) -> Unmapped;
-        let ways: [(&str, Unmap); 2] = [
-            ("efa-unmapped", |table| table.unmap(0, PAGE).unwrap()),
-            ("efa-cleared", DmaTable::clear),
-        ];
-        for (name, unmap) in ways {
-            let file = File::from(memfd_create(name, FLAGS).unwrap());
-            file.set_len(PAGE).unwrap();
-            let mut table = DmaTable::default();
-            map(&mut table, BOTH, 0, 0, PAGE, Some(file)).unwrap();
-            let unmapped = unmap(&mut table);
-            assert!(table.read(0, &mut [0]).is_err() && is_mapped(name));
-            drop(unmapped);
-            assert!(!is_mapped(name));
-        }
-    }
-
-    #[test]
     fn mappings_are_limited() {
-        let mut table = DmaTable::default();
+        let mut table = Table::default();
         let both = BOTH;
         let mut page = |page| map(&mut table, both, 0, page * PAGE, PAGE, None);
         (0..MAX_MAPPINGS).for_each(|number| page(number as u64).unwrap());
         let more = page(1 << 32).unwrap_err();
         assert_eq!(more.kind(), io::ErrorKind::StorageFull);
-        let _ = table.unmap(0, PAGE).unwrap();
+        table.unmap(0, PAGE).unwrap();
         map(&mut table, both, 0, 0, PAGE, None).unwrap();
-        let _ = table.unmap(PAGE, 1 << 32).unwrap();
+        table.unmap(PAGE, 1 << 32).unwrap();
         assert_eq!(table.maps.len(), 1);
     }
 
@@ -504,7 +484,7 @@ mod tests {
         let (address, length) = (0x10_0000 + PAGE - 7, PAGE as usize + 20);
         let source = table.pin(address, length, Access::Read).unwrap();
         let target = table.pin(address, length, Access::Write).unwrap();
-        let _ = table.clear();
+        table.clear();
         assert!(table.read(address, &mut [0]).is_err());
         let data: Vec<u8> = (0..length).map(|n| n as u8).collect();
         // Another thread accesses the memory, without the table.
@@ -530,7 +510,7 @@ mod tests {
         assert_eq!(table.pin(0, length, Access::Read).unwrap().pieces(), 1);
         // So are contiguous parts of one file that were mapped one by one, as behind an IOMMU.
         let file = memory(4);
-        let mut pages = DmaTable::default();
+        let mut pages = Table::default();
         for page in [3, 1, 0] {
             let file = file.try_clone().unwrap();
             let mapped = map(&mut pages, READ, page * PAGE, page << 20, PAGE, Some(file));
@@ -600,7 +580,7 @@ mod tests {
     fn a_vmm_that_truncates_its_memory_harms_only_itself() {
         let file = File::from(memfd_create("guest", MemfdFlags::CLOEXEC).unwrap());
         file.set_len(PAGE).unwrap();
-        let mut table = DmaTable::default();
+        let mut table = Table::default();
         let both = BOTH;
         let shared = file.try_clone().unwrap();
         map(&mut table, both, 0, 0, PAGE, Some(shared)).unwrap();

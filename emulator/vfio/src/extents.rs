@@ -84,7 +84,7 @@ impl Extents {
 
     /// Writes all of the memory.
     ///
-    /// A driver that sees the new first eight bytes sees all of the data, if they are aligned and the memory is mapped. On a bus,
+    /// A driver that sees the new first eight bytes sees all of the data, if they are aligned and can't be revoked. On a bus,
     /// a descriptor is written as a whole. Here, a driver on another CPU could see its phase bit before the rest. All descriptors
     /// of the device have that bit in the first eight bytes, so one store writes these, after all others.
     ///
@@ -103,12 +103,12 @@ impl Extents {
             word.store(u64::from_ne_bytes(first), Ordering::Release);
             return Ok(());
         }
-        // The kernel copies to memory that is not mapped, in an unspecified order.
+        // The kernel copies to memory that can be revoked, in an unspecified order.
         fence(Ordering::Release);
         self.write_at(0, first)
     }
 
-    /// Returns the first eight bytes, if they are aligned, in one piece and mapped.
+    /// Returns the first eight bytes, if they are aligned, in one piece and can't be revoked.
     fn first_word(&self) -> Option<&AtomicU64> {
         let piece = self.pieces.first()?;
         (piece.length >= WORD)
@@ -190,17 +190,15 @@ mod tests {
     use rustix::fs::{MemfdFlags, memfd_create};
 
     use super::*;
-    use crate::memory::{Allowed, Files, Shareable};
+    use crate::memory::{Allowed, Shareable};
 
     const PAGE: u64 = 4096;
 
     fn memory(flags: MemfdFlags) -> Arc<Memory> {
         let file = File::from(memfd_create("guest", MemfdFlags::CLOEXEC | flags).unwrap());
         file.set_len(PAGE).unwrap();
-        let mut files = Files::default();
-        files
-            .share(Shareable::new(file, Allowed::Memory).unwrap(), 0, PAGE)
-            .unwrap()
+        let shareable = Shareable::new(file, Allowed::Memory).unwrap();
+        Arc::new(shareable.map(PAGE).unwrap())
     }
 
     fn extents(pieces: &[(&Arc<Memory>, usize, usize)]) -> Extents {

@@ -2,7 +2,7 @@
 
 //! A PCI function: a device in the slot of a VMM, or of none.
 
-use std::{fmt, io, mem, sync::Arc, time::Duration};
+use std::{fmt, io, sync::Arc, time::Duration};
 
 use efa_fabric::PortId;
 use efa_model::{Config, Device, Host};
@@ -37,7 +37,7 @@ impl Function {
     ///
     /// # Errors
     ///
-    /// There is no memory for the device's own memory, or the kernel has no asynchronous I/O for its interrupts.
+    /// The kernel has no asynchronous I/O for the device's interrupts.
     pub fn new(
         runtime: &Arc<Runtime>,
         config: Config,
@@ -54,7 +54,7 @@ impl Function {
             missing,
         };
         let space = ConfigSpace::new(device_id, gbps, bars, msix_vectors);
-        let link = Slot::new(space, bars, msix_vectors, observer, runtime.start())?;
+        let link = Slot::new(space, msix_vectors, observer, runtime.start())?;
         let port = runtime.attach(device, link);
         Ok(Self {
             device_id,
@@ -72,11 +72,11 @@ impl Function {
             .with(self.port, |device, link, now| work(device, link, now))
     }
 
-    /// Limits the files that a VMM shares, and their bytes. Each file takes a descriptor of this program. The bytes that the
-    /// device accesses count as memory of this program.
+    /// Limits the files that the next VMM shares, and their bytes. Each file takes a descriptor of this program. The bytes that
+    /// the device accesses count as memory of this program.
     pub fn limit_memory(&self, files: usize, bytes: u64) {
         self.runtime
-            .with(self.port, |_, link, _| link.dma.limit(files, bytes));
+            .with(self.port, |_, link, _| link.limit_files(files, bytes));
     }
 
     /// Unplugs the device from its slot: no access reaches it any more, and it makes none. Another VMM can claim the function
@@ -119,14 +119,13 @@ impl Function {
                 continue;
             }
             let llq = Llq::new(self.bars.size(Bar::Llq))?;
-            // The previous memory and mappings are dropped without the lock of the device.
-            let (vmm, ..) = self.runtime.with(self.port, |device, link, _| {
-                let (vmm, unmapped) = link.serve_next();
-                let before = mem::replace(&mut link.llq, llq);
+            let (vmm, previous) = self.runtime.with(self.port, |device, link, _| {
+                let served = link.serve_next(llq);
                 device.plug(link);
                 device.power_on(link);
-                (vmm, unmapped, before)
+                served
             });
+            drop(previous);
             return Ok(vmm);
         }
         Err(io::ErrorKind::NotConnected.into())
@@ -134,12 +133,12 @@ impl Function {
 
     /// Takes the function from a VMM and discards the state of its guest.
     pub(crate) fn release(&self, vmm: VmmId) {
-        let unmapped = self.of(vmm, |device, link, _| {
-            let unmapped = link.vacate();
+        let previous = self.of(vmm, |device, link, _| {
+            let previous = link.vacate();
             device.power_on(link);
-            unmapped
+            previous
         });
-        drop(unmapped);
+        drop(previous);
         self.vacated.1.notify_all();
     }
 
@@ -154,16 +153,21 @@ impl Function {
         })
     }
 
-    /// Calls `work` for an access by a VMM's guest, if the VMM has the function and the device is plugged in.
+    /// Calls `work` for an access by a VMM's guest, if the VMM has the function and the device is plugged in. Called by the VMM's
+    /// thread.
     pub(crate) fn access<R>(
         &self,
         vmm: VmmId,
         work: impl FnOnce(&mut Device, &mut Slot, Duration) -> R,
     ) -> Option<R> {
-        self.of(vmm, |device, link, now| {
-            device.is_plugged().then(|| work(device, link, now))
-        })
-        .flatten()
+        let (result, unclean) = self.of(vmm, |device, link, now| {
+            let result = device.is_plugged().then(|| work(device, link, now));
+            (result, link.take_unclean())
+        })?;
+        if let Some(Err(error)) = unclean.map(|llq| llq.clear()) {
+            tracing::error!(%error, "cannot clear the send queues after a reset");
+        }
+        result
     }
 }
 

@@ -19,7 +19,7 @@ use vfio_user::DmaMap;
 
 use crate::{
     dma::DmaTable,
-    memory::{Allowed, Shareable},
+    memory::{Allowed, Files, Shareable},
 };
 
 const PAGE: u64 = 4096;
@@ -54,6 +54,7 @@ const SEALS: [SealFlags; 5] = [
 struct Vmm {
     files: Vec<File>,
     table: DmaTable,
+    shared: Files,
 }
 
 /// Opens a new file of this kind.
@@ -112,7 +113,10 @@ impl Vmm {
                 let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
                 let _ = file.map(|file| fallocate(file, hole, address, size.max(1)));
             }
-            7 => drop(self.table.unmap(address, size)),
+            7 => {
+                let _ = self.table.unmap(address, size);
+                self.shared.release_unused();
+            }
             8 => {
                 // From near the end of a page on, so that the copy may span ranges.
                 let (from, to) = (address + PAGE - 8, size + PAGE - 8);
@@ -151,9 +155,10 @@ impl Vmm {
             address,
             size,
         };
-        let share = |file| Shareable::new(file, Allowed::Memory);
-        if let Ok(file) = file.map(share).transpose() {
-            let _ = self.table.map(map, file);
+        let (offset, shared) = (map.offset, &mut self.shared);
+        let share = |file| shared.share(Shareable::new(file, Allowed::Memory)?, offset, size);
+        if let Ok(memory) = file.map(share).transpose() {
+            let _ = self.table.map(map, memory);
         }
     }
 }

@@ -33,7 +33,8 @@ impl Llq {
         Ok(Self { file, memory })
     }
 
-    /// Clears all of the memory to zero, also in existing mappings.
+    /// Clears all of the memory to zero, also in existing mappings. The VMM can block this for ever, by the lock of the file's
+    /// inode. So only its own thread may call this, and must not hold a lock.
     ///
     /// # Errors
     ///

@@ -3,18 +3,24 @@
 //! Memory that a VMM shares: files, of which it maps parts for DMA.
 //!
 //! The VMM may change the file in any way, at any time. An access to a mapping beyond the new end of a file raises SIGBUS, which
-//! would end the program and so harm all other guests. So a file is accessed through a mapping only if it can't shrink. Other
-//! files are read and written by system calls, which is slower.
+//! would end the program and so harm all other guests. So loads and stores access a file only if it can't shrink. Other files
+//! are read and written by system calls, which is slower.
 //!
 //! Files of huge pages need system calls, even if they can't shrink. The VMM can punch a hole and use up all free huge pages, so
-//! that an access raises SIGBUS as well. No precaution at the time of mapping prevents that. System calls can read such a file,
-//! but not write it. So the kernel writes it through a mapping (`process_vm_writev`), and returns EFAULT instead.
+//! that an access raises SIGBUS as well. No precaution at the time of mapping prevents that.
+//!
+//! The kernel writes such files through a mapping (`process_vm_writev`), and returns EFAULT where a store would raise SIGBUS.
+//! `pwrite` would wait for the lock of the inode, as seals and `fallocate` do. The VMM can hold that lock for as long as it likes:
+//! by a `write` from memory whose pages its own FUSE server or userfaultfd provides. So only the VMM's own thread waits for that
+//! lock, while it holds no other lock.
 
 use std::{
     fs::File,
     io::{self, IoSlice},
     os::unix::fs::{FileExt, MetadataExt},
-    sync::{Arc, Weak, atomic::AtomicU64},
+    sync::{Arc, atomic::AtomicU64},
+    thread,
+    time::Duration,
 };
 
 use nix::{
@@ -27,7 +33,7 @@ use rustix::{
 };
 use vm_memory::{FileOffset, MmapRegion, VolatileMemory, VolatileSlice, mmap::MmapRegionBuilder};
 
-/// Bytes per step of a copy between memories of which one is not mapped: few enough for the cache.
+/// Bytes per step of a copy between memories of which one can be revoked: few enough for the cache.
 const CHUNK: usize = 64 << 10;
 
 /// Magic numbers of the file systems in memory, from `linux/magic.h`: tmpfs, which includes memory files, and hugetlbfs.
@@ -46,9 +52,18 @@ pub const MAX_FILES: usize = 64;
 /// Default limit on the bytes of the files that a VMM may share. The address space of this program is 128 TiB, for all VMMs.
 pub const MAX_BYTES: u64 = 4 << 40;
 
+/// Interval of checks whether a file is still in use.
+const RECHECK_INTERVAL: Duration = Duration::from_millis(1);
+
+/// Number of these checks before a file is given up while it is in use.
+const RECHECKS: usize = 1000;
+
 /// The files that a VMM shares.
 ///
 /// Each has one entry, even if many parts of it are mapped for DMA: behind a virtual IOMMU, these are single pages.
+///
+/// To map and to unmap a large file takes a while. Threads of the VMM do that, without the lock of the device. So they own the
+/// memory. Other threads refer to it while it is mapped for DMA, or pinned.
 #[derive(Debug)]
 pub(crate) struct Files {
     files: Vec<Shared>,
@@ -63,8 +78,7 @@ pub(crate) struct Files {
 struct Shared {
     id: Id,
     length: u64,
-    // Alive while a part of the file is mapped for DMA, or pinned.
-    memory: Weak<Memory>,
+    memory: Arc<Memory>,
 }
 
 /// Identifies a file and its access mode among all open files.
@@ -90,27 +104,26 @@ pub enum Allowed {
 pub(crate) struct Shareable {
     file: File,
     id: Id,
-    is_huge: bool,
+    is_sealed: bool,
 }
 
 /// A file that a VMM shares.
 #[derive(Debug)]
 pub(crate) enum Memory {
-    /// A file that can't shrink.
+    /// A file of ordinary pages that can't shrink.
     Mapped(MmapRegion),
-    /// A file that can shrink.
-    File(File),
-    /// A file of huge pages. Only the kernel writes through its mapping.
-    Huge(MmapRegion),
+    /// A file whose pages the VMM can revoke. Only the kernel accesses its mapping.
+    Revocable(MmapRegion),
 }
 
 impl Shareable {
-    /// Checks a file. The server of a FUSE or network file can block this for ever, so the caller must not hold a lock.
+    /// Checks a file, and seals it against shrinking if that is possible. The VMM, or the server of a FUSE or network file, can
+    /// block this for ever. So the caller must not hold a lock.
     ///
     /// # Errors
     ///
     /// The file is neither memory nor on an `allowed` file system of a disk, or its flags make accesses wait for a disk or
-    /// append.
+    /// append, or prevent reads.
     pub(crate) fn new(file: File, allowed: Allowed) -> io::Result<Self> {
         let metadata = file.metadata()?;
         // CAST: the type is signed on some architectures.
@@ -134,40 +147,64 @@ impl Shareable {
                 "memory files opened with O_APPEND, O_DIRECT or O_SYNC can't be shared",
             ));
         }
+        if flags & OFlags::ACCMODE == OFlags::WRONLY {
+            return Err(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                "a shared memory file must be open for reading",
+            ));
+        }
         let id = Id {
             device: metadata.dev(),
             inode: metadata.ino(),
             writable: flags.contains(OFlags::RDWR),
         };
-        let is_huge = file_system == HUGETLBFS;
-        Ok(Self { file, id, is_huge })
+        let is_sealed = file_system != HUGETLBFS && cannot_shrink(&file);
+        Ok(Self {
+            file,
+            id,
+            is_sealed,
+        })
     }
 
-    /// Whether the file was opened for reading and writing. If not, it is mapped read-only, and a write would end this program.
-    pub(crate) fn is_writable(&self) -> bool {
-        self.id.writable
+    /// Maps the first `length` bytes.
+    pub(crate) fn map(self, length: u64) -> io::Result<Memory> {
+        let length = usize::try_from(length).map_err(|_| invalid("memory is too large"))?;
+        let protection = match self.id.writable {
+            true => libc::PROT_READ | libc::PROT_WRITE,
+            false => libc::PROT_READ,
+        };
+        let region = MmapRegionBuilder::new(length)
+            .with_file_offset(FileOffset::new(self.file, 0))
+            .with_mmap_prot(protection)
+            .with_mmap_flags(libc::MAP_SHARED | libc::MAP_NORESERVE)
+            .build()
+            .map_err(io::Error::other)?;
+        Ok(match self.is_sealed {
+            true => Memory::Mapped(region),
+            false => Memory::Revocable(region),
+        })
     }
 }
 
 impl Default for Files {
     fn default() -> Self {
-        Self {
-            files: Vec::new(),
-            most: MAX_FILES,
-            most_bytes: MAX_BYTES,
-            slow: false,
-        }
+        Self::new(MAX_FILES, MAX_BYTES)
     }
 }
 
 impl Files {
-    /// Sets the limits on the number of files and on their total bytes. Files that are shared already stay.
-    pub(crate) fn limit(&mut self, most: usize, bytes: u64) {
-        self.most = most;
-        self.most_bytes = bytes;
+    /// Creates a list without files, with limits on their number and on their total bytes.
+    pub(crate) fn new(most: usize, most_bytes: u64) -> Self {
+        Self {
+            files: Vec::new(),
+            most,
+            most_bytes,
+            slow: false,
+        }
     }
 
-    /// Returns the memory of a file of which the VMM maps `size` bytes from `offset`. It includes the whole file.
+    /// Returns the memory of a file of which the VMM maps `size` bytes from `offset`. It includes the whole file. The caller must
+    /// not hold the lock of the device.
     ///
     /// # Errors
     ///
@@ -178,21 +215,19 @@ impl Files {
         offset: u64,
         size: u64,
     ) -> io::Result<Arc<Memory>> {
-        let Shareable { file, id, is_huge } = file;
         let end = offset
             .checked_add(size)
             .ok_or_else(|| invalid("a DMA range's file offset wraps"))?;
-        self.files.retain(|shared| shared.memory.strong_count() > 0);
         let known = self
             .files
             .iter()
-            .find(|shared| shared.id == id && shared.length >= end);
-        if let Some(memory) = known.and_then(|shared| shared.memory.upgrade()) {
-            return Ok(memory);
+            .find(|shared| shared.id == file.id && shared.length >= end);
+        if let Some(shared) = known {
+            return Ok(Arc::clone(&shared.memory));
         }
-        // The length is read after the file is sealed, as it can't decrease any more then.
-        let sealed = !is_huge && cannot_shrink(&file);
-        let length = file.metadata()?.len();
+        self.release_unused();
+        // The file was sealed before, so its length can't decrease any more.
+        let length = file.file.metadata()?.len();
         if length < end {
             return Err(invalid("a DMA range is beyond the end of its file"));
         }
@@ -207,44 +242,49 @@ impl Files {
                 "the VMM exceeds its limit on shared files or bytes: see memory=SIZE",
             ));
         }
-        if !sealed && !self.slow {
+        if !file.is_sealed && !self.slow {
             self.slow = true;
             tracing::warn!(
                 "the guest's memory is a file that can shrink, or of huge pages, so each access to it is a system call: use a memory file of ordinary pages"
             );
         }
-        let memory = Arc::new(if sealed {
-            Memory::Mapped(map(file, length, id.writable)?)
-        } else if is_huge {
-            Memory::Huge(map(file, length, id.writable)?)
-        } else {
-            Memory::File(file)
-        });
+        let id = file.id;
+        let memory = Arc::new(file.map(length)?);
         self.files.push(Shared {
             id,
             length,
-            memory: Arc::downgrade(&memory),
+            memory: Arc::clone(&memory),
         });
         Ok(memory)
     }
+
+    /// Unmaps files of which no part is mapped for DMA or pinned. The caller must not hold the lock of the device.
+    pub(crate) fn release_unused(&mut self) {
+        self.files
+            .retain(|shared| Arc::strong_count(&shared.memory) > 1);
+    }
 }
 
-fn map(file: File, length: u64, writable: bool) -> io::Result<MmapRegion> {
-    let length = usize::try_from(length).map_err(|_| invalid("memory is too large"))?;
-    let protection = if writable {
-        libc::PROT_READ | libc::PROT_WRITE
-    } else {
-        libc::PROT_READ
-    };
-    MmapRegionBuilder::new(length)
-        .with_file_offset(FileOffset::new(file, 0))
-        .with_mmap_prot(protection)
-        .with_mmap_flags(libc::MAP_SHARED | libc::MAP_NORESERVE)
-        .build()
-        .map_err(io::Error::other)
+impl Drop for Files {
+    fn drop(&mut self) {
+        // Copies have ended, but their completions may be due. Threads that other guests need must not unmap the files.
+        for _ in 0..RECHECKS {
+            self.release_unused();
+            if self.files.is_empty() {
+                return;
+            }
+            thread::sleep(RECHECK_INTERVAL);
+        }
+    }
 }
 
 impl Memory {
+    /// Whether it can be written. If not, a store would end this program.
+    pub(crate) fn is_writable(&self) -> bool {
+        let (Self::Mapped(region) | Self::Revocable(region)) = self;
+        region.prot() & libc::PROT_WRITE != 0
+    }
+
     /// Reads the bytes from `at` on.
     ///
     /// # Errors
@@ -256,39 +296,37 @@ impl Memory {
                 slice(region, at, buffer.len())?.copy_to(buffer);
                 Ok(())
             }
-            Self::File(file) => file.read_exact_at(buffer, at as u64),
-            Self::Huge(region) => {
+            Self::Revocable(region) => {
                 let file = region.file_offset().ok_or(Errno::BADF)?;
                 file.file().read_exact_at(buffer, at as u64)
             }
         }
     }
 
-    /// Writes bytes from `at` on. Memory that the VMM has revoked is allocated for it again, if possible.
+    /// Writes bytes from `at` on. Pages that the VMM has freed are allocated for it again, if possible.
     ///
     /// # Errors
     ///
-    /// The VMM has revoked the memory, and it can't be allocated again.
+    /// The VMM has truncated the file, or no page is free.
     pub(crate) fn write(&self, at: usize, data: &[u8]) -> io::Result<()> {
         match self {
             Self::Mapped(region) => {
                 slice(region, at, data.len())?.copy_from(data);
                 Ok(())
             }
-            Self::File(file) => file.write_all_at(data, at as u64),
-            Self::Huge(region) => write_huge(region, at, data),
+            Self::Revocable(region) => write_revocable(region, at, data),
         }
     }
 
-    /// Returns the eight bytes from `at` on for atomic accesses, if they are aligned and mapped.
+    /// Returns the eight bytes from `at` on for atomic accesses, if they are aligned and can't be revoked.
     pub(crate) fn word(&self, at: usize) -> Option<&AtomicU64> {
         match self {
             Self::Mapped(region) => region.get_atomic_ref(at).ok(),
-            Self::File(_) | Self::Huge(_) => None,
+            Self::Revocable(_) => None,
         }
     }
 
-    /// Copies `length` bytes from `at` to `target` in another memory, or the same. One step suffices if both are mapped.
+    /// Copies `length` bytes from `at` to `target` in another memory, or the same. One step suffices if neither can be revoked.
     ///
     /// # Errors
     ///
@@ -323,8 +361,8 @@ pub(crate) enum Side {
     Target,
 }
 
-/// Writes to a mapping of huge pages, which the VMM may have revoked.
-fn write_huge(region: &MmapRegion, at: usize, data: &[u8]) -> io::Result<()> {
+/// Writes to a mapping whose pages the VMM may have revoked.
+fn write_revocable(region: &MmapRegion, at: usize, data: &[u8]) -> io::Result<()> {
     slice(region, at, data.len())?;
     let place = RemoteIoVec {
         base: region.as_ptr() as usize + at,
@@ -354,7 +392,15 @@ fn invalid(message: &'static str) -> io::Error {
 
 #[cfg(test)]
 mod tests {
-    use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
+    use std::{
+        os::fd::AsRawFd,
+        sync::atomic::{AtomicBool, Ordering},
+    };
+
+    use rustix::{
+        fs::{FallocateFlags, MemfdFlags, fallocate, inotify, memfd_create},
+        io::read,
+    };
 
     use super::*;
 
@@ -366,9 +412,9 @@ mod tests {
         file
     }
 
-    fn memory(file: &File) -> Arc<Memory> {
-        let mut files = Files::default();
-        files.share(shareable(file), PAGE, 2 * PAGE).unwrap()
+    fn memory(file: &File) -> Memory {
+        let length = file.metadata().unwrap().len();
+        shareable(file).map(length).unwrap()
     }
 
     fn shareable(file: &File) -> Shareable {
@@ -379,7 +425,7 @@ mod tests {
     fn mapped_files_cannot_shrink() {
         let file = file(MemfdFlags::ALLOW_SEALING);
         let memory = memory(&file);
-        assert!(matches!(*memory, Memory::Mapped(_)));
+        assert!(matches!(memory, Memory::Mapped(_)));
         assert!(file.set_len(PAGE).is_err());
         memory.write(100, b"hello").unwrap();
         let mut found = [0; 5];
@@ -388,10 +434,10 @@ mod tests {
     }
 
     #[test]
-    fn files_that_can_shrink_are_not_mapped() {
+    fn files_that_can_shrink_are_accessed_by_the_kernel() {
         let file = file(MemfdFlags::empty());
         let memory = memory(&file);
-        assert!(matches!(*memory, Memory::File(_)));
+        assert!(matches!(memory, Memory::Revocable(_)));
         memory.write(100, b"hello").unwrap();
         let mut found = [0; 5];
         memory.read(100, &mut found).unwrap();
@@ -399,14 +445,36 @@ mod tests {
         file.read_exact_at(&mut found, 100).unwrap();
         assert_eq!(&found, b"hello");
 
-        // The VMM truncates the file: an access through a mapping would raise SIGBUS now.
+        // The VMM truncates the file: a store would raise SIGBUS now.
         file.set_len(0).unwrap();
         assert!(memory.read(100, &mut found).is_err());
+        assert!(memory.write(100, b"again").is_err());
         let other = self::memory(&self::file(MemfdFlags::ALLOW_SEALING));
         assert_eq!(memory.copy(0, &other, 0, 64), Err(Side::Source));
+        assert_eq!(other.copy(0, &memory, 0, 64), Err(Side::Target));
+        file.set_len(PAGE).unwrap();
         memory.write(100, b"again").unwrap();
         memory.read(100, &mut found).unwrap();
         assert_eq!(&found, b"again");
+    }
+
+    /// `write` and `pwrite` wait for the lock of the inode, which the VMM may hold. They also notify watchers, and stores do not.
+    #[test]
+    fn no_write_waits_for_the_lock_of_an_inode() {
+        for flags in [MemfdFlags::empty(), MemfdFlags::ALLOW_SEALING] {
+            // Accesses by the first descriptor of a memory file notify nothing.
+            let first = file(flags);
+            let path = format!("/proc/self/fd/{}", first.as_raw_fd());
+            let file = File::options().read(true).write(true).open(&path).unwrap();
+            let memory = memory(&file);
+            let watch = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
+            inotify::add_watch(&watch, path, inotify::WatchFlags::MODIFY).unwrap();
+            let mut event = [0; 64];
+            memory.write(100, b"hello").unwrap();
+            assert_eq!(read(&watch, &mut event), Err(Errno::AGAIN));
+            file.write_all_at(b"again", 100).unwrap();
+            assert!(read(&watch, &mut event).unwrap() > 0);
+        }
     }
 
     #[test]
@@ -449,8 +517,7 @@ mod tests {
         let Some(file) = huge_file(2) else {
             return;
         };
-        let mut files = Files::default();
-        let memory = files.share(shareable(&file), 0, 2 * HUGE_PAGE).unwrap();
+        let memory = memory(&file);
         // Across the boundary between both pages.
         let at = HUGE_PAGE as usize - 3;
         memory.write(at, b"hello").unwrap();
@@ -501,8 +568,32 @@ mod tests {
         assert_eq!(&found, b"hello");
         share(&file(MemfdFlags::ALLOW_SEALING), 0);
         drop((memory, grown));
-        share(&first, 0);
-        assert_eq!(files.files.len(), 1);
+        assert_eq!(files.files.len(), 3);
+        files.release_unused();
+        assert!(files.files.is_empty());
+    }
+
+    #[test]
+    fn only_the_thread_of_the_vmm_unmaps_files() {
+        let mut files = Files::default();
+        let file = file(MemfdFlags::ALLOW_SEALING);
+        let memory = files.share(shareable(&file), 0, PAGE).unwrap();
+        let has_dropped = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                // Without the wait, the list would be gone by then.
+                for _ in 0..100 {
+                    assert!(!has_dropped.load(Ordering::SeqCst));
+                    thread::yield_now();
+                }
+                let owners = Arc::strong_count(&memory);
+                drop(memory);
+                owners
+            });
+            drop(files);
+            has_dropped.store(true, Ordering::SeqCst);
+            assert_eq!(other.join().unwrap(), 2);
+        });
     }
 
     #[test]
@@ -510,33 +601,23 @@ mod tests {
         let mut files = Files::default();
         let large = file(MemfdFlags::ALLOW_SEALING);
         large.set_len(MAX_BYTES - PAGE).unwrap();
-        let mut kept = vec![files.share(shareable(&large), 0, PAGE).unwrap()];
+        let kept = files.share(shareable(&large), 0, PAGE).unwrap();
         let more = files.share(shareable(&file(MemfdFlags::ALLOW_SEALING)), 0, PAGE);
         assert_eq!(more.unwrap_err().kind(), io::ErrorKind::StorageFull);
-        kept.clear();
-        for _ in 0..MAX_FILES {
-            kept.push(
-                files
-                    .share(shareable(&file(MemfdFlags::empty())), 0, PAGE)
-                    .unwrap(),
-            );
-        }
-        let more = files.share(shareable(&file(MemfdFlags::empty())), 0, PAGE);
-        assert_eq!(more.unwrap_err().kind(), io::ErrorKind::StorageFull);
-        // A lower limit on files.
-        files.limit(2, MAX_BYTES);
-        for left in [3, 2, 1] {
-            kept.truncate(left);
-            let more = files.share(shareable(&file(MemfdFlags::empty())), 0, PAGE);
-            assert_eq!(more.is_ok(), left < 2, "{left}");
-        }
-        // A lower limit on bytes. Each file has four pages.
-        kept.clear();
-        files.limit(MAX_FILES, 11 * PAGE);
-        for number in 0..4 {
-            let shared = files.share(shareable(&file(MemfdFlags::empty())), 0, PAGE);
-            assert_eq!(shared.is_ok(), number < 2, "{number}");
-            kept.extend(shared);
+        drop(kept);
+        // Each file has four pages.
+        for (files, most) in [
+            (files, MAX_FILES),
+            (Files::new(2, MAX_BYTES), 2),
+            (Files::new(MAX_FILES, 11 * PAGE), 2),
+        ] {
+            let mut files = files;
+            let mut share = || files.share(shareable(&file(MemfdFlags::empty())), 0, PAGE);
+            let mut kept: Vec<_> = (0..most).map(|_| share().unwrap()).collect();
+            assert_eq!(share().unwrap_err().kind(), io::ErrorKind::StorageFull);
+            kept.pop();
+            kept.push(share().unwrap());
+            assert_eq!(share().unwrap_err().kind(), io::ErrorKind::StorageFull);
         }
     }
 

@@ -29,7 +29,7 @@ use crate::{
     bar::{Bar, Bars},
     config_space,
     function::Function,
-    memory::{Allowed, Shareable},
+    memory::{Allowed, Files, Shareable},
     msix,
     slot::{Slot, VmmId},
     socket::{Bursts, Persistence},
@@ -282,6 +282,18 @@ impl Backend<'_> {
         }
         Ok(vmm)
     }
+
+    /// Returns the files that the VMM shares, if it still has the function.
+    fn files(&self, vmm: VmmId) -> Option<Arc<Mutex<Files>>> {
+        self.function.of(vmm, |_, link, _| Arc::clone(&link.files))
+    }
+
+    /// Unmaps files of which no part is mapped for DMA any more.
+    fn release_unused(&self, vmm: VmmId) {
+        if let Some(files) = self.files(vmm) {
+            files.lock().release_unused();
+        }
+    }
 }
 
 /// Whether a VMM is still connected.
@@ -307,7 +319,7 @@ fn write(device: &mut Device, link: &mut Slot, now: Duration, bars: Bars, write:
         return;
     }
     if bar == Bar::Llq {
-        if let Some(slice) = link.llq.slice(offset, data.len()) {
+        if let Some(slice) = link.device_memory(offset, data.len()) {
             slice.copy_from(data);
         }
         return;
@@ -339,8 +351,10 @@ impl vfio_user::Backend for Backend<'_> {
 
     fn region_file(&mut self, _: u32) -> io::Result<Arc<File>> {
         let vmm = self.vmm()?;
-        let file = self.function.of(vmm, |_, link, _| link.llq.file());
-        file.ok_or_else(|| Errno::NODEV.into())
+        let file = self
+            .function
+            .of(vmm, |_, link, _| link.llq.as_ref().map(|llq| llq.file()));
+        file.flatten().ok_or_else(|| Errno::NODEV.into())
     }
 
     fn region_read(&mut self, region: u32, offset: u64, data: &mut [u8]) -> io::Result<()> {
@@ -351,7 +365,7 @@ impl vfio_user::Backend for Backend<'_> {
             if region == VFIO_PCI_CONFIG_REGION_INDEX {
                 link.config.read(offset, data);
             } else if bar == Some(Bar::Llq) && link.config.is_on() {
-                if let Some(slice) = link.llq.slice(offset, data.len()) {
+                if let Some(slice) = link.device_memory(offset, data.len()) {
                     slice.copy_to(data);
                 }
             }
@@ -362,39 +376,59 @@ impl vfio_user::Backend for Backend<'_> {
     fn region_write(&mut self, writes: &[RegionWrite<'_>]) -> io::Result<()> {
         let vmm = self.vmm()?;
         let bars = self.function.bars;
-        self.function.access(vmm, |device, link, now| {
-            for one in writes {
-                write(device, link, now, bars, *one);
+        let mut writes = writes.iter().copied().peekable();
+        while writes.peek().is_some() {
+            let done = self.function.access(vmm, |device, link, now| {
+                while let Some(one) = writes.next() {
+                    write(device, link, now, bars, one);
+                    // The send queues are cleared between this write and the next one.
+                    if link.is_unclean() {
+                        break;
+                    }
+                }
+            });
+            if done.is_none() {
+                break;
             }
-        });
+        }
         Ok(())
     }
 
     fn dma_map(&mut self, map: DmaMap, file: Option<File>) -> io::Result<()> {
         tracing::debug!(?map, shared = file.is_some(), "map DMA");
         let vmm = self.vmm()?;
+        let Some(files) = self.files(vmm) else {
+            return Ok(());
+        };
         // This may block, so the lock of the device is not held.
-        let share = |file| Shareable::new(file, self.allowed);
-        let file = file.map(share).transpose().inspect_err(|error| {
+        let share = |file| {
+            let file = Shareable::new(file, self.allowed)?;
+            files.lock().share(file, map.offset, map.size)
+        };
+        let memory = file.map(share).transpose().inspect_err(|error| {
             tracing::warn!(%error, "refused to map memory of the VMM");
         })?;
-        let mapped = self.function.of(vmm, |_, link, _| link.dma.map(map, file));
+        let mapped = self
+            .function
+            .of(vmm, |_, link, _| link.dma.map(map, memory));
         mapped.unwrap_or(Ok(()))
     }
 
     fn dma_unmap(&mut self, address: u64, size: u64) -> io::Result<()> {
         tracing::debug!(address, size, "unmap DMA");
         let vmm = self.vmm()?;
-        let unmapped = self
-            .function
-            .of(vmm, |_, link, _| link.unmap(address, size));
-        unmapped.transpose().map(drop)
+        self.function
+            .of(vmm, |_, link, _| link.unmap(address, size))
+            .transpose()?;
+        self.release_unused(vmm);
+        Ok(())
     }
 
     fn dma_unmap_all(&mut self) -> io::Result<()> {
         tracing::debug!("unmap all DMA");
         let vmm = self.vmm()?;
-        drop(self.function.of(vmm, |_, link, _| link.unmap_all()));
+        self.function.of(vmm, |_, link, _| link.unmap_all());
+        self.release_unused(vmm);
         Ok(())
     }
 

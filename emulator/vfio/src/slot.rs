@@ -3,20 +3,22 @@
 //! The slot of a device: its configuration space, DMA table, interrupt vectors and memory, for a VMM.
 
 use std::{
-    fmt, io,
+    fmt, io, mem,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use efa_fabric::{Access, CopyError, Guest, Memory, Pins};
 use efa_model::{Device, DmaError, Host, Segment, TraceEvent};
+use parking_lot::Mutex;
+use vm_memory::VolatileSlice;
 
 use crate::{
-    bar::{Bar, Bars},
     config_space::ConfigSpace,
-    dma::{DmaTable, Unmapped},
+    dma::DmaTable,
     extents::Extents,
     llq::Llq,
+    memory::{Files, MAX_BYTES, MAX_FILES},
     msix::Vectors,
 };
 
@@ -46,7 +48,14 @@ pub(crate) struct Slot {
     pub(crate) dma: DmaTable,
     pub(crate) vectors: Vectors,
     pub(crate) config: ConfigSpace,
-    pub(crate) llq: Llq,
+    /// The device's memory, while a VMM has the function.
+    pub(crate) llq: Option<Arc<Llq>>,
+    /// This memory after a reset, until the VMM's thread clears it.
+    unclean: Option<Arc<Llq>>,
+    /// The files that the VMM shares. Threads of VMMs lock them, without the lock of the device.
+    pub(crate) files: Arc<Mutex<Files>>,
+    /// Limits on the number and the bytes of these files, for the next VMM.
+    limits: (usize, u64),
     /// The VMM that has the function, if any has.
     vmm: Option<VmmId>,
     /// Number of VMMs that have had the function.
@@ -54,6 +63,13 @@ pub(crate) struct Slot {
     observer: Box<dyn Observer>,
     start: Instant,
     pins: Arc<Pins>,
+}
+
+/// What a VMM had. To unmap large memory takes a while, so the caller must drop this without the lock of the device.
+#[must_use = "drop this without the lock of the device"]
+pub(crate) struct Previous {
+    _files: Arc<Mutex<Files>>,
+    _llq: Option<Arc<Llq>>,
 }
 
 impl fmt::Debug for Slot {
@@ -118,7 +134,7 @@ impl Host for Slot {
     }
 
     fn read_device_memory(&mut self, offset: u64, buffer: &mut [u8]) {
-        match self.llq.slice(offset, buffer.len()) {
+        match self.device_memory(offset, buffer.len()) {
             Some(slice) => {
                 slice.copy_to(buffer);
             }
@@ -151,10 +167,9 @@ impl Slot {
     ///
     /// # Errors
     ///
-    /// There is no memory for the device's own memory, or the kernel has no asynchronous I/O for its interrupts.
+    /// The kernel has no asynchronous I/O for the interrupts.
     pub(crate) fn new(
         config: ConfigSpace,
-        bars: Bars,
         msix_vectors: u16,
         observer: Box<dyn Observer>,
         start: Instant,
@@ -163,7 +178,10 @@ impl Slot {
             dma: DmaTable::default(),
             vectors: Vectors::new(msix_vectors)?,
             config,
-            llq: Llq::new(bars.size(Bar::Llq))?,
+            llq: None,
+            unclean: None,
+            files: Arc::default(),
+            limits: (MAX_FILES, MAX_BYTES),
             vmm: None,
             vmms: 0,
             observer,
@@ -177,24 +195,40 @@ impl Slot {
         self.vmm
     }
 
-    /// Gives the function to a new VMM, and discards the state of the previous one.
-    pub(crate) fn serve_next(&mut self) -> (VmmId, Unmapped) {
+    /// Limits the number of files that the next VMM shares, and their total size in bytes.
+    pub(crate) fn limit_files(&mut self, most: usize, most_bytes: u64) {
+        self.limits = (most, most_bytes);
+    }
+
+    /// Returns a part of the device's memory, unless it is beyond the end, or no VMM has the function.
+    pub(crate) fn device_memory(&self, offset: u64, length: usize) -> Option<VolatileSlice<'_>> {
+        self.llq.as_ref()?.slice(offset, length)
+    }
+
+    /// Gives the function to a new VMM, with this memory of the device, and discards the state of the previous one.
+    pub(crate) fn serve_next(&mut self, llq: Llq) -> (VmmId, Previous) {
         self.vmms += 1;
         let vmm = VmmId(self.vmms);
-        (vmm, self.serve(Some(vmm)))
+        (vmm, self.serve(Some(vmm), Some(Arc::new(llq))))
     }
 
     /// Takes the function from its VMM, and discards the state of that VMM.
-    pub(crate) fn vacate(&mut self) -> Unmapped {
-        self.serve(None)
+    pub(crate) fn vacate(&mut self) -> Previous {
+        self.serve(None, None)
     }
 
-    fn serve(&mut self, vmm: Option<VmmId>) -> Unmapped {
+    fn serve(&mut self, vmm: Option<VmmId>, llq: Option<Arc<Llq>>) -> Previous {
         self.vmm = vmm;
-        let unmapped = self.unmap_all();
+        self.unmap_all();
         self.vectors.clear();
-        self.forget();
-        unmapped
+        self.config.reset();
+        self.unclean = None;
+        let (most, most_bytes) = self.limits;
+        let files = Arc::new(Mutex::new(Files::new(most, most_bytes)));
+        Previous {
+            _files: mem::replace(&mut self.files, files),
+            _llq: mem::replace(&mut self.llq, llq),
+        }
     }
 
     /// Waits for the end of copies from and to the guest's memory, then removes the mappings within a range.
@@ -202,15 +236,15 @@ impl Slot {
     /// # Errors
     ///
     /// See [`DmaTable::unmap`].
-    pub(crate) fn unmap(&mut self, address: u64, size: u64) -> io::Result<Unmapped> {
+    pub(crate) fn unmap(&mut self, address: u64, size: u64) -> io::Result<()> {
         self.pins.quiesce();
         self.dma.unmap(address, size)
     }
 
     /// Removes all mappings, likewise.
-    pub(crate) fn unmap_all(&mut self) -> Unmapped {
+    pub(crate) fn unmap_all(&mut self) {
         self.pins.quiesce();
-        self.dma.clear()
+        self.dma.clear();
     }
 
     /// Resets the function.
@@ -220,12 +254,20 @@ impl Slot {
         device.reset(self);
     }
 
-    /// Resets the configuration space and clears the send queues: a function reset without that of the device.
+    /// Resets the configuration space, and has the send queues cleared: a function reset without that of the device.
     pub(crate) fn forget(&mut self) {
         self.config.reset();
-        if let Err(error) = self.llq.clear() {
-            tracing::error!(%error, "cannot clear the send queues of the previous guest");
-        }
+        self.unclean.clone_from(&self.llq);
+    }
+
+    /// Whether [`Self::take_unclean`] returns memory.
+    pub(crate) fn is_unclean(&self) -> bool {
+        self.unclean.is_some()
+    }
+
+    /// Returns memory of the device that the VMM's thread has to clear before its next access.
+    pub(crate) fn take_unclean(&mut self) -> Option<Arc<Llq>> {
+        self.unclean.take()
     }
 
     /// Fails unless the driver has enabled bus mastering, which the function needs to access memory.
