@@ -108,6 +108,17 @@ impl<'bound> Epoch<'bound> {
         }
     }
 
+    /// Like [`Self::settle`], for an object through which the device may use memory that a kernel
+    /// client frees next. A device that has not destroyed it is halted.
+    #[cfg(kverbs)]
+    pub(crate) fn settle_now(&self, result: Result<NoData, CommandError>) {
+        match result {
+            Ok(NoData {}) => (),
+            Err(CommandError::Status(_) | CommandError::NoSlot) => self.halt(Cause::MemoryHeld),
+            Err(_) => self.halt(Cause::CommandTimeout),
+        }
+    }
+
     /// Counts an object that the device has not released.
     fn count_refused(&self) {
         if self.refused.fetch_add(1, Relaxed) >= MAX_REFUSED {

@@ -96,8 +96,9 @@ pub(crate) trait MemoryRegion<'a, P: Provider>: Sized + Send + Sync {
         Self::Shared::default()
     }
 
-    /// Deregisters the memory.
-    fn deregister(&self, _device: &Device<P::Data<'a>>) {}
+    /// Deregisters the memory. `lkey` is its current local key: kernel clients may have changed the
+    /// generation.
+    fn deregister(&self, _device: &Device<P::Data<'a>>, _lkey: u32) {}
 }
 
 #[vtable]
@@ -244,7 +245,8 @@ impl<P: Provider> Ops<P> {
     ) -> c_int {
         // SAFETY: By the contract, `register` has created the region.
         let (region, device) = unsafe { Self::object(mr) };
-        region.deregister(device);
+        // SAFETY: By the contract, the region is valid.
+        region.deregister(device, unsafe { (*mr).lkey });
         // SAFETY: By the contract, the region is not used any more.
         unsafe { Self::destroy(mr) };
         // SAFETY: `register` has allocated the region. Its data was just dropped.

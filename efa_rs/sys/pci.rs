@@ -284,7 +284,9 @@ impl<'bound, T: Driver> Adapted<'bound, T> {
                 let data = unsafe { NonNull::new_unchecked(data) };
                 // SAFETY: The data, which is `Sync`, is initialized, pinned, and dropped only after
                 // this field, as it is declared later.
-                unsafe { Running::new(&waker, Self::work, data.cast()) }
+                let running = unsafe { Running::new(&waker, Self::work, data.cast()) };
+                waker.wake();
+                running
             },
         }? Error)
     }

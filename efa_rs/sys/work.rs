@@ -7,7 +7,10 @@
 //!
 //! C header: [`include/linux/workqueue.h`](srctree/include/linux/workqueue.h)
 
-use core::ptr::NonNull;
+use core::{
+    ops::Deref,
+    ptr::NonNull, //
+};
 
 use kernel::{
     bindings,
@@ -118,7 +121,7 @@ impl Waker {
 pub(super) struct Running(Arc<Item>);
 
 impl Running {
-    /// Enables the work, which calls `callback` with `target`, and requests it for the first time.
+    /// Enables the work, which calls `callback` with `target`.
     ///
     /// # Safety
     ///
@@ -135,14 +138,13 @@ impl Running {
         unsafe { *item.job.get() = Some(Job { callback, target }) };
         // SAFETY: The work is initialized, and was disabled once.
         unsafe { bindings::enable_delayed_work(item.work.get()) };
-        waker.wake();
         Self(item)
     }
 
     /// Disables the work, and waits until it is not running.
     pub(super) fn stop(&self) {
         self.0.ending.store(true, Relaxed);
-        // SAFETY: The work is initialized. Its task never unbinds the driver.
+        // SAFETY: The work is initialized. Its task never unbinds the driver, or drops a `Deferred`.
         unsafe { bindings::disable_delayed_work_sync(self.0.work.get()) };
     }
 }
@@ -151,6 +153,64 @@ impl Drop for Running {
     fn drop(&mut self) {
         // Disabling the work twice is harmless.
         self.stop();
+    }
+}
+
+/// A target of deferred work.
+#[cfg(kverbs)]
+pub(crate) trait Work: Send + Sync + 'static {
+    /// Does the work, in process context.
+    fn run(&self);
+}
+
+/// A target with its enabled work. Drop stops the work, and waits until it is not running.
+#[cfg(kverbs)]
+pub(crate) struct Deferred<T: Work> {
+    // Dropped before the target.
+    _running: Running,
+    waker: Waker,
+    target: Arc<T>,
+}
+
+#[cfg(kverbs)]
+impl<T: Work> Deferred<T> {
+    /// Enables work for a target.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENOMEM`] if there is no memory.
+    pub(crate) fn new(target: &Arc<T>) -> Result<Self> {
+        let waker = Waker::new()?;
+        // SAFETY: The callback accepts this target, in any task, while the target exists. It exists
+        // until the work was stopped, as both are owned by the result.
+        let running = unsafe { Running::new(&waker, Self::run, NonNull::from(&**target).cast()) };
+        Ok(Self {
+            _running: running,
+            waker,
+            target: target.clone(),
+        })
+    }
+
+    /// Requests the work. May be called from any context.
+    pub(crate) fn request(&self) {
+        self.waker.wake();
+    }
+
+    /// # Safety
+    ///
+    /// `target` must be a valid `T`.
+    unsafe fn run(target: NonNull<()>) {
+        // SAFETY: By the requirement of this function.
+        unsafe { target.cast::<T>().as_ref() }.run();
+    }
+}
+
+#[cfg(kverbs)]
+impl<T: Work> Deref for Deferred<T> {
+    type Target = Arc<T>;
+
+    fn deref(&self) -> &Arc<T> {
+        &self.target
     }
 }
 

@@ -390,7 +390,7 @@ impl<'a> Cq<'a> {
         let memory = Arc::new(memory, GFP_KERNEL)?;
         let rings = CompletionRings::new(memory.clone(), sub_cqs, depth)?;
         let memory = Lent::new(epoch, "a completion queue", memory)?;
-        let queue = KernelCq::new(rings, memory, notifier.clone(), &efa.session)?;
+        let queue = KernelCq::new(rings, memory, notifier.as_ref(), &efa.session)?;
         let ring = Ring::Kernel(queue.clone());
 
         let create = CreateCq {
@@ -448,10 +448,12 @@ impl<'a> Cq<'a> {
         let epoch = efa.session.epoch();
 
         Ok(match attr.buffer(size)? {
-            Some(umem) if umem.is_contiguous() => {
+            Some(mut umem) => {
+                if !umem.is_contiguous() {
+                    return Err(EINVAL);
+                }
                 Ring::User(Lent::new(epoch, WHAT, Arc::new(umem, GFP_KERNEL)?)?)
             }
-            Some(_) => return Err(EINVAL),
             None => {
                 let buffer = UserBuffer::zeroed(efa.session.device().dev(), size)?;
                 Ring::Driver(Lent::new(epoch, WHAT, Arc::new(buffer, GFP_KERNEL)?)?)

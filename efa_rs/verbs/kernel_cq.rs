@@ -65,7 +65,11 @@ use crate::{
     },
     sys::{
         dma::Entries,
-        mmio::Doorbell, //
+        mmio::Doorbell,
+        work::{
+            Deferred,
+            Work, //
+        }, //
     },
 };
 
@@ -121,7 +125,7 @@ pub(super) struct KernelCq<'a> {
     memory: Lent<'a, Entries<'a, { Cdesc::SIZE }>>,
     /// Set after the device has created the queue.
     doorbell: SetOnce<Doorbell<'a>>,
-    notifier: Option<Arc<Notifier>>,
+    notifier: Option<Deferred<Notifier>>,
     epoch: Arc<Epoch<'a>>,
     health: Arc<Health>,
 }
@@ -157,6 +161,19 @@ impl Notifier {
     }
 }
 
+impl Notifier {
+    /// Returns whether a client has requested an event.
+    fn is_awaited(&self) -> bool {
+        self.is_used.load(Acquire) && self.is_armed.load(Relaxed)
+    }
+}
+
+impl Work for Notifier {
+    fn run(&self) {
+        self.wake();
+    }
+}
+
 impl CompletionHandler for Notifier {
     fn completed(&self) {
         // Events of a queue are serialized, so this needs no atomic addition.
@@ -167,10 +184,7 @@ impl CompletionHandler for Notifier {
 
     /// Notifies only a client that has requested an event: others may have no handler (any more).
     fn wake(&self) {
-        if self.is_used.load(Acquire)
-            && self.is_armed.load(Relaxed)
-            && self.is_armed.xchg(false, Relaxed)
-        {
+        if self.is_awaited() && self.is_armed.xchg(false, Relaxed) {
             self.events.notify();
         }
     }
@@ -185,9 +199,10 @@ impl<'a> KernelCq<'a> {
     pub(super) fn new(
         rings: CompletionRings<'a>,
         memory: Lent<'a, Entries<'a, { Cdesc::SIZE }>>,
-        notifier: Option<Arc<Notifier>>,
+        notifier: Option<&Arc<Notifier>>,
         session: &Session<'a>,
     ) -> Result<Arc<Self>> {
+        let notifier = notifier.map(Deferred::new).transpose()?;
         let polled = Polled {
             rings,
             pairs: RBTree::new(),
@@ -252,6 +267,13 @@ impl<'a> KernelCq<'a> {
         let attached = polled.pairs.remove(&qp_num);
         drop(polled);
         drop(attached);
+    }
+
+    /// Returns whether the device has work requests of a queue pair that were not polled.
+    pub(super) fn has_posted(&self, qp_num: u16, qp: &Arc<QpRef>) -> bool {
+        let mut polled = self.polled.lock();
+        find(&mut polled.pairs, qp_num, qp)
+            .is_some_and(|attached| attached.queues().any(PollSide::has_posted))
     }
 
     /// Records that a queue pair is in error. Polls return flushed completions for work requests
@@ -344,11 +366,14 @@ impl<'a> KernelCq<'a> {
     }
 
     /// Notifies a client that waits for an event, to poll completions that the driver generates.
+    ///
+    /// A work item does this. A client may post in its handler, or while it holds a lock that its
+    /// handler takes.
     pub(super) fn wake(&self) {
         // Orders earlier posts before the check for a waiting client. Pairs with that in `arm`.
         smp_mb(Full);
-        if let Some(notifier) = &self.notifier {
-            notifier.wake();
+        if let Some(notifier) = self.notifier.as_ref().filter(|it| it.is_awaited()) {
+            notifier.request();
         }
     }
 

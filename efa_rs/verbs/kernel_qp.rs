@@ -139,6 +139,11 @@ impl<'a> KernelQp<'a> {
         self.cqs().for_each(|cq| cq.detach(self.qp_num, &self.qp));
     }
 
+    /// Returns whether the device may use memory of work requests, which were not polled as completed.
+    pub(super) fn has_posted(&self) -> bool {
+        self.cqs().any(|cq| cq.has_posted(self.qp_num, &self.qp))
+    }
+
     /// Returns the completion queues, each once.
     fn cqs(&self) -> impl Iterator<Item = &Arc<KernelCq<'a>>> {
         let is_one = Arc::ptr_eq(&self.send_cq, &self.recv_cq);
@@ -152,16 +157,19 @@ impl<'a> KernelQp<'a> {
     ///
     /// Those of the command, unless `new` is the error state. A client frees posted buffers once
     /// they are flushed, so a device that does not enter that state is halted, and this succeeds.
+    /// A device that refuses may have entered it by itself before, see `is_in_error`.
     pub(super) fn change_state<R>(
         &self,
         old: Option<QpState>,
         new: QpState,
         command: impl FnOnce() -> Result<R, CommandError>,
+        is_in_error: impl FnOnce() -> bool,
     ) -> Result {
         if new == QpState::Err {
             self.close();
             match command() {
                 Ok(_) => {}
+                Err(CommandError::Status(_)) if is_in_error() => {}
                 Err(CommandError::Status(_)) => self.send_cq.halt(Cause::MemoryHeld),
                 Err(_) => self.send_cq.halt(Cause::CommandTimeout),
             }

@@ -224,11 +224,9 @@ impl<'a> rdma::MemoryRegion<'a, Verbs> for Mr<'a> {
         self.interconnects
     }
 
-    fn deregister(&self, device: &rdma::Device<Efa<'a>>) {
+    fn deregister(&self, device: &rdma::Device<Efa<'a>>, lkey: u32) {
         let efa = device.data();
-        let command = DeregMr {
-            l_key: self.keys.lkey,
-        };
+        let command = DeregMr { l_key: lkey };
         let deregister = || efa.admin().execute(&command);
         match &self.memory {
             Memory::Process(pages) => pages.memory.settle(deregister()),
@@ -251,7 +249,14 @@ impl<'a> rdma::MemoryRegion<'a, Verbs> for Mr<'a> {
             #[cfg(kverbs)]
             Memory::All => efa.session.epoch().settle(deregister()),
             #[cfg(kverbs)]
-            Memory::Fast(pages) => pages.list.settle(deregister()),
+            Memory::Fast(pages) => {
+                let result = deregister();
+                if result.is_ok() {
+                    pages.list.mark_released();
+                }
+                // A work request may have registered memory of the client.
+                efa.session.epoch().settle_now(result);
+            }
         }
     }
 }

@@ -24,14 +24,17 @@ use crate::{
         CommandError,
         Lent, //
     },
-    hw::admin::qp::{
-        self,
-        CreateQp,
-        CreateQpFlags,
-        DestroyQp,
-        ModifyQp,
-        ModifyQpMask,
-        QueryQp, //
+    hw::admin::{
+        qp::{
+            self,
+            CreateQp,
+            CreateQpFlags,
+            DestroyQp,
+            ModifyQp,
+            ModifyQpMask,
+            QueryQp, //
+        },
+        NoData, //
     },
     rdma::{
         self,
@@ -204,7 +207,7 @@ impl<'a> DeviceQp<'a> {
     }
 
     /// Destroys the queue pair.
-    fn destroy(&self, efa: &Efa<'a>) {
+    fn destroy(&self, efa: &Efa<'a>) -> Result<NoData, CommandError> {
         let command = DestroyQp {
             qp_handle: self.handle,
         };
@@ -212,7 +215,7 @@ impl<'a> DeviceQp<'a> {
         if let (Ok(_), Some(ring)) = (&result, &self.receive_ring) {
             ring.mark_released();
         }
-        efa.session.epoch().settle(result);
+        result
     }
 }
 
@@ -287,11 +290,18 @@ impl<'a> rdma::QueuePair<'a, Verbs> for Qp<'a> {
     }
 
     fn destroy(&self, device: &rdma::Device<Efa<'a>>) {
-        self.device_qp.destroy(device.data());
+        let efa = device.data();
+        let epoch = efa.session.epoch();
+        let result = self.device_qp.destroy(efa);
         #[cfg(kverbs)]
         if let Some(pair) = &self.kernel {
-            pair.detach();
+            match pair.has_posted() {
+                true => epoch.settle_now(result),
+                false => epoch.settle(result),
+            }
+            return pair.detach();
         }
+        epoch.settle(result);
     }
 }
 
@@ -375,7 +385,7 @@ impl<'a> Qp<'a> {
         };
         let mmap_entries = respond().inspect_err(|_: &Error| {
             // The error to return is the first one.
-            device_qp.destroy(efa);
+            efa.session.epoch().settle(device_qp.destroy(efa));
         })?;
 
         Ok(Self {
@@ -498,7 +508,7 @@ impl<'a> Qp<'a> {
         };
         let pair = make().inspect_err(|_: &Error| {
             // The error to return is the first one.
-            device_qp.destroy(efa);
+            efa.session.epoch().settle(device_qp.destroy(efa));
         })?;
 
         Ok(Self {
@@ -606,13 +616,26 @@ impl<'a> Qp<'a> {
         let modify = || efa.admin().execute(&command);
         #[cfg(kverbs)]
         match &self.kernel {
-            Some(pair) => pair.change_state(self.state(), new_state, modify)?,
+            Some(pair) => {
+                let is_in_error = || self.is_in_error(efa);
+                pair.change_state(self.state(), new_state, modify, is_in_error)?;
+            }
             None => modify().map(drop)?,
         }
         #[cfg(not(kverbs))]
         modify()?;
         self.state.store(new_state as u32, Relaxed);
         Ok(())
+    }
+
+    /// Returns whether the device has put the queue pair into the error state.
+    #[cfg(kverbs)]
+    fn is_in_error(&self, efa: &Efa<'a>) -> bool {
+        let query = QueryQp {
+            qp_handle: self.device_qp.handle,
+        };
+        let queried = efa.admin().execute(&query);
+        queried.is_ok_and(|queried| queried.qp_state == QpState::Err as u32)
     }
 
     /// Returns attributes of the queue pair.

@@ -26,6 +26,9 @@ pub const WORKQUEUE: ib_poll_context = ib_poll_context_IB_POLL_WORKQUEUE;
 /// Length of a message in bytes.
 const LENGTH: u32 = 1000;
 
+/// One generation of a memory region's keys: `efa_inc_fast_reg_key_gen` in `efa_verbs.h` adds it.
+pub const GENERATION: u32 = 1 << 20;
+
 /// Number of buffers beyond the limit for a receive of [`Objects`].
 const TOO_MANY: usize = 17;
 
@@ -434,7 +437,7 @@ impl Objects {
         }
     }
 
-    /// Registers its memory by a work request, writes and reads it by RDMA, and invalidates it.
+    /// Registers its memory by a work request, writes and reads it by RDMA, and invalidates it. The keys have a new generation.
     pub fn use_region(&self) {
         let access = ib_access_flags_IB_ACCESS_LOCAL_WRITE
             | ib_access_flags_IB_ACCESS_REMOTE_WRITE
@@ -442,6 +445,8 @@ impl Objects {
         let mr = self.mapped_region();
         // SAFETY: The region exists until it is deregistered below.
         unsafe {
+            (*mr).lkey += GENERATION;
+            (*mr).rkey += GENERATION;
             let mut wr: ib_reg_wr = zeroed();
             wr.wr.opcode = ib_wr_opcode_IB_WR_REG_MR;
             wr.mr = mr;

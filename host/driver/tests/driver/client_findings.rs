@@ -6,14 +6,19 @@ use core::ptr::null_mut;
 use std::{cell::Cell, rc::Rc};
 
 use driver::{
-    client::{Objects, Request, Ulp, DIRECT, WORKQUEUE},
-    fault::{always, command as of_command, silence},
+    client::{Objects, Request, Ulp, DIRECT, GENERATION, WORKQUEUE},
+    fault::{always, command as of_command, death, silence, status},
+    hardware::trace_device,
     rig::{self, Rig, SECOND},
 };
-use efa_model::{Death, Profile};
+use efa_hw::admin::Opcode;
+use efa_model::{Death, FailedReset, Profile};
 use ib_core::{
     client, cq,
-    ffi::{ib_cq, ib_device},
+    ffi::{
+        ib_cq, ib_cq_notify_flags_IB_CQ_NEXT_COMP, ib_device, ib_qp_state_IB_QPS_ERR as ERR,
+        ib_wc_status_IB_WC_WR_FLUSH_ERR as FLUSHED,
+    },
     registry::registered,
     verbs,
 };
@@ -422,4 +427,161 @@ fn a_client_does_not_wait_for_a_device_that_dies_while_it_is_unbound() {
         rig.remove();
     });
     assert!(ended.get(), "what was posted ends");
+}
+
+/// A client whose completion handler requests the next event, polls, and posts a receive.
+struct Poster {
+    objects: Objects,
+    requests: Vec<Box<Request>>,
+    posted: Cell<usize>,
+    polled: Cell<usize>,
+}
+
+impl Poster {
+    fn new() -> Box<Self> {
+        let objects = Objects::new(registered().unwrap(), WORKQUEUE).unwrap();
+        let poster = Box::new(Self {
+            requests: (0..5).map(|_| Request::new(0)).collect(),
+            objects,
+            posted: Cell::new(0),
+            polled: Cell::new(0),
+        });
+        // SAFETY: The queue exists. The core has requested an event, and does not poll it any more.
+        unsafe {
+            (*poster.objects.cq).cq_context = (&raw const *poster).cast_mut().cast();
+            (*poster.objects.cq).comp_handler = Some(post_in_handler);
+        }
+        poster
+    }
+
+    fn post(&self) {
+        let number = self.posted.replace(self.posted.get() + 1);
+        if let Some(request) = self.requests.get(number) {
+            self.objects.post_recv(request).unwrap();
+        }
+    }
+}
+
+extern "C" fn post_in_handler(cq: *mut ib_cq, context: *mut core::ffi::c_void) {
+    // SAFETY: The queue exists, and so does the client.
+    let poster = unsafe {
+        let request = (*(*cq).device).ops.req_notify_cq.unwrap();
+        assert_eq!(request(cq, ib_cq_notify_flags_IB_CQ_NEXT_COMP), 0);
+        &*context.cast::<Poster>()
+    };
+    while poster.objects.poll_one().is_some() {
+        poster.polled.set(poster.polled.get() + 1);
+        poster.post();
+    }
+}
+
+/// The completion of a post to a queue pair in error, or of a dead device, is reported later than the post returns. Otherwise
+/// the handler of a client that posts in its handler, or with a lock held, would wait for itself.
+#[test]
+fn a_completion_handler_may_post() {
+    for dies in [false, true] {
+        run_without_end(|rig| {
+            rig.probe().unwrap();
+            let poster = Poster::new();
+            poster.post();
+            if dies {
+                rig.die(death(1, FailedReset::NeverEnds));
+                sim::sleep(30 * SECOND);
+            } else {
+                poster.objects.modify_qp(&[ERR]).unwrap();
+            }
+            sim::sleep(SECOND);
+            assert_eq!(poster.polled.get(), poster.requests.len());
+            drop(poster);
+        });
+    }
+}
+
+/// A client frees its buffers once its objects are destroyed. So a device that keeps one that may use them is halted.
+#[test]
+fn no_object_is_left_to_the_device_with_the_memory_of_a_client() {
+    // Whether receives are posted, and the queue pair is in error.
+    for (opcode, is_posted, is_flushed, is_reset) in [
+        (Opcode::DestroyQp, true, false, true),
+        (Opcode::DestroyQp, true, true, false),
+        (Opcode::DestroyQp, false, false, false),
+        (Opcode::DeregMr, false, false, true),
+    ] {
+        run_without_end(|rig| {
+            rig.probe().unwrap();
+            let objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
+            let request = Request::new(0);
+            if is_posted {
+                objects.post_recv(&request).unwrap();
+            }
+            if is_flushed {
+                // SAFETY: The queue pair exists.
+                unsafe { cq::drain(objects.qp) };
+            }
+            rig.inject(always(of_command(Some(opcode)), status(5)));
+            match opcode {
+                Opcode::DeregMr => objects.use_region(),
+                _ => drop(objects),
+            }
+            sim::sleep(SECOND);
+            let expected = is_reset.then_some("memory_held").unwrap_or("none");
+            assert_eq!(
+                rig.state("last_reset").as_deref(),
+                Some(expected),
+                "{opcode:?}"
+            );
+        });
+    }
+}
+
+/// The device may put a queue pair into the error state by itself. Then it refuses the transition, whose aim is reached.
+#[test]
+fn a_queue_pair_that_the_device_has_failed_can_be_drained() {
+    run_without_end(|rig| {
+        rig.probe().unwrap();
+        let objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
+        let requests = [(); 8].map(|()| Request::new(0));
+        for request in &requests {
+            objects.post_recv(request).unwrap();
+        }
+        // SAFETY: The queue pair exists.
+        let qp_num = unsafe { (*objects.qp).qp_num } as u16;
+        let failed = rig
+            .shared
+            .with(|device, machine, _| device.fail_qp(machine, qp_num));
+        failed.unwrap();
+        // SAFETY: The queue pair exists.
+        unsafe { cq::drain(objects.qp) };
+        let statuses = requests.map(|request| request.status.get());
+        assert_eq!(statuses, [Some(FLUSHED); 8]);
+        drop(objects);
+        assert_eq!(rig.state("last_reset").as_deref(), Some("none"));
+        assert_eq!(kernel::take_warnings(), [""; 0]);
+    });
+}
+
+/// As in Amazon's driver. A device may compare the generation.
+#[test]
+fn a_region_is_deregistered_by_its_current_key() {
+    run_without_end(|rig| {
+        rig.probe().unwrap();
+        let objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
+        trace_device(true);
+        sim::keep_log(true);
+        objects.use_region();
+        let log = sim::take_log();
+        trace_device(false);
+        sim::keep_log(false);
+        let key = |name: &str| {
+            let line = log.iter().find(|line| line.contains(name));
+            let (_, rest) = line?.split_once("lkey=")?;
+            let digits = rest
+                .split(|end: char| !end.is_ascii_alphanumeric())
+                .next()?;
+            u32::from_str_radix(digits.strip_prefix("0x")?, 16).ok()
+        };
+        assert_eq!(key("ALLOC_MR").map(|key| key + GENERATION), key("DEREG_MR"));
+        assert!(key("DEREG_MR").is_some(), "{log:?}");
+        drop(objects);
+    });
 }
