@@ -266,7 +266,11 @@ impl<P: Provider> Ops<P> {
                 // SAFETY: The queue pair was just created.
                 let (pair, _) = unsafe { Self::qp(qp) };
                 // SAFETY: By the contract, the attributes are valid. The caller reads the capacity.
-                unsafe { (*init_attr).cap = pair.cap().into_raw() };
+                let cap = unsafe { &mut (*init_attr).cap };
+                *cap = ffi::ib_qp_cap {
+                    max_rdma_ctxs: cap.max_rdma_ctxs,
+                    ..pair.cap().into_raw()
+                };
                 return Ok(0);
             }
             // SAFETY: The input is of a verb of this device.

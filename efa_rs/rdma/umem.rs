@@ -115,9 +115,9 @@ impl<'a> Umem<'a> {
         unsafe { Self::from_raw(device, raw.cast()) }?.ok_or(EINVAL)
     }
 
-    /// Returns whether the memory is contiguous for the device.
-    pub(crate) fn is_contiguous(&self) -> bool {
-        // SAFETY: By the type invariant the memory is pinned, and owned by this.
+    /// Returns whether the memory is contiguous for the device. Like a division, this stores `iova`.
+    pub(crate) fn is_contiguous(&mut self) -> bool {
+        // SAFETY: By the type invariant the memory is pinned, and owned by this, which is borrowed exclusively.
         unsafe { ffi::efa_umem_is_contiguous(self.raw.as_ptr()) }
     }
 
