@@ -105,10 +105,11 @@ impl KeepAlives {
         self.count.store(count.saturating_add(1), Release);
     }
 
-    /// Returns the mean interval between events and the time of the last one, if two have come.
+    /// Returns the mean interval between events and the time of the last one, if three have come.
+    /// One interrupt may handle the first two, between which there seems to be no time then.
     fn period_and_last(&self) -> Option<(Delta, Delta)> {
         let intervals = self.count.load(Acquire) - 1;
-        if intervals < 1 {
+        if intervals < 2 {
             return None;
         }
         let (first, last) = (self.first.load(Relaxed), self.last.load(Relaxed));

@@ -53,6 +53,9 @@ pub(crate) struct BoundDevice<'bound> {
     address_width: Atomic<u32>,
     /// Whether the driver's access to the function is revoked.
     is_revoked: Atomic<bool>,
+    /// Whether the bus has given the function to the driver while its state was frozen. The bus
+    /// changes that state only if its own recovery succeeds, and not for another reset or binding.
+    ignores_frozen: Atomic<bool>,
     /// The admin queue of a session that is being started.
     #[pin]
     starting: Mutex<Option<Arc<AdminQueue<'bound>>>>,
@@ -87,6 +90,7 @@ impl<'bound> BoundDevice<'bound> {
                 waker,
                 address_width: Atomic::new(0),
                 is_revoked: Atomic::new(false),
+                ignores_frozen: Atomic::new(sys::pci::channel(pdev) == Channel::IsFrozen),
                 starting <- new_mutex!(None),
             }? Error),
             GFP_KERNEL,
@@ -140,13 +144,21 @@ impl<'bound> BoundDevice<'bound> {
         &self.waker
     }
 
+    /// Returns the state of the function.
+    pub(super) fn channel(&self) -> Channel {
+        match sys::pci::channel(self.pdev) {
+            Channel::IsFrozen if self.ignores_frozen.load(Relaxed) => Channel::Works,
+            channel => channel,
+        }
+    }
+
     /// Checks that the driver may use the function.
     ///
     /// # Errors
     ///
     /// - [`ENODEV`] if access is revoked, or if the bus has isolated or lost the function.
     pub(super) fn check_access(&self) -> Result {
-        if self.is_revoked.load(Relaxed) || sys::pci::channel(self.pdev) != Channel::Works {
+        if self.is_revoked.load(Relaxed) || self.channel() != Channel::Works {
             return Err(ENODEV);
         }
         Ok(())
@@ -172,6 +184,7 @@ impl<'bound> BoundDevice<'bound> {
     pub(super) fn revoke_access(&self) {
         let mut starting = self.starting.lock();
         self.is_revoked.store(true, Relaxed);
+        self.ignores_frozen.store(false, Relaxed);
         if let Some(admin) = starting.take() {
             admin.close();
         }
@@ -179,12 +192,14 @@ impl<'bound> BoundDevice<'bound> {
 
     /// Restores the driver's access to the function.
     pub(super) fn restore_access(&self) {
+        let is_frozen = sys::pci::channel(self.pdev) == Channel::IsFrozen;
+        self.ignores_frozen.store(is_frozen, Relaxed);
         self.is_revoked.store(false, Relaxed);
     }
 
     /// Disables the device's DMA, unless the bus has lost the device.
     pub(super) fn isolate(&self) {
-        if sys::pci::channel(self.pdev) != Channel::IsGone {
+        if self.channel() != Channel::IsGone {
             sys::pci::clear_master(self.pdev);
         }
     }

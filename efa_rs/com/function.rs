@@ -167,7 +167,7 @@ impl<'bound> Function<'bound> {
     /// as it is a bus master again.
     pub(super) fn stop(&mut self, reason: ResetReason) -> bool {
         self.is_fresh = false;
-        match sys::pci::channel(self.device.pdev()) {
+        match self.device.channel() {
             Channel::Works => self.try_resets(reason),
             // The bus resets it next. Until then only its configuration may be accessed.
             Channel::IsFrozen => {
@@ -203,7 +203,7 @@ impl<'bound> Function<'bound> {
     /// Returns the fault of a device that reports a fatal error or can't be read. A device that the
     /// bus has isolated is not read: the bus has the driver [stop](Self::stop) it next.
     pub(super) fn find_fault(&self) -> Option<Cause> {
-        if sys::pci::channel(self.device.pdev()) == Channel::IsFrozen {
+        if self.device.channel() == Channel::IsFrozen {
             return None;
         }
         health::read_status(self.device.registers())

@@ -178,8 +178,9 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
     pub(crate) fn give_up(&self) {
         let mut inner = self.inner.lock();
         if let State::Paused = inner.state {
-            self.controller.isolate();
             self.change(&mut inner, State::Failed);
+            drop(inner);
+            self.abandon(Cause::Requested, "the bus could not recover it");
         }
     }
 
@@ -342,21 +343,31 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
             self.controller.needs_reset();
         }
         let mut inner = self.inner.lock();
-        // The bus may have paused the device meanwhile, and may have restored it.
-        let is_halted = |life: &Life<'bound, S>| life.session.epoch().is_halted();
-        if !matches!(inner.state, State::Resetting(_)) || result.as_ref().is_ok_and(is_halted) {
-            drop(inner);
-            return drop(result);
-        }
+        let is_due = matches!(inner.state, State::Resetting(_));
         let error = match result {
-            Ok(life) => {
+            Ok(life) if is_due && !life.session.epoch().is_halted() => {
                 self.report.count_session(life.session.event_queues());
                 self.change(&mut inner, State::Up(life));
                 let pdev = self.controller.pdev();
                 return report::announce(pdev, c"EFA_EVENT=recovered", cause);
             }
+            Ok(life) => {
+                drop(inner);
+                // A kernel client that was added may have met a fault. Otherwise the bus has paused
+                // the device meanwhile, and may have restored it.
+                let has_failed = life.session.fault().is_some();
+                self.end(life);
+                if !has_failed {
+                    return;
+                }
+                inner = self.inner.lock();
+                EIO
+            }
             Err(error) => error,
         };
+        if !matches!(inner.state, State::Resetting(_)) {
+            return;
+        }
         match inner.backoff.next() {
             Some(at) => {
                 dev_warn!(

@@ -208,7 +208,7 @@ impl<'bound> Session<'bound> {
         if let Some(cause) = self.health.cause() {
             return Some(cause);
         }
-        // A device that has sent fewer than two keep-alive events is not monitored by them.
+        // A device that has sent fewer than three keep-alive events is not monitored by them.
         let hint = self.attributes.hints.driver_watchdog_timeout;
         let (silence, period) = self.aenq.keep_alive_silence()?;
         health::is_too_long(silence, period, hint).then_some(Cause::KeepAlive)

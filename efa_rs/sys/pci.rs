@@ -145,7 +145,7 @@ pub(crate) fn is_present(pdev: &pci::Device<Bound>) -> bool {
 ///
 /// # Errors
 ///
-/// - `ENOTTY` if the function does not support FLR.
+/// - `ENOTTY` if the function does not support FLR, or is not ready a minute after it.
 /// - Those of `pcie_flr`.
 pub(crate) fn function_level_reset(pdev: &pci::Device<Bound>) -> Result {
     let raw = as_raw(pdev);
@@ -456,6 +456,13 @@ impl<T: Driver> Adapter<T> {
         // whether the device works.
         if state == bindings::pci_channel_io_normal {
             return bindings::pci_ers_result_PCI_ERS_RESULT_CAN_RECOVER;
+        }
+        // The bus also gives up a recovery because of another function. It has not isolated this
+        // one then.
+        // SAFETY: By the contract, the device is valid. The core writes the state as a whole.
+        let now = unsafe { (&raw const (*pdev).error_state).read_volatile() };
+        if now == bindings::pci_channel_io_normal {
+            return bindings::pci_ers_result_PCI_ERS_RESULT_DISCONNECT;
         }
 
         let on_error = |this: Pin<&T::Data<'_>>| {

@@ -95,8 +95,8 @@ pub mod poll {
 
     /// Calls `op` until `cond` holds for its result, with sleeps in between.
     ///
-    /// The kernel guarantees a last call after the timeout, and may sleep longer than requested.
-    /// The shim does so after a few calls, as many sleeps would dominate a test of a dead device.
+    /// As in the kernel, there is no call after the timeout. A sleep may be longer than requested. It is after a few calls, as
+    /// many sleeps would dominate a test of a dead device.
     ///
     /// # Errors
     ///
@@ -117,12 +117,7 @@ pub mod poll {
                 return Ok(value);
             }
             if sim::now() > end {
-                let value = op()?;
-                return if cond(&value) {
-                    Ok(value)
-                } else {
-                    Err(ETIMEDOUT)
-                };
+                return Err(ETIMEDOUT);
             }
             calls += 1;
             let least = if calls > PROMPT {

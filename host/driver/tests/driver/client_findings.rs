@@ -585,3 +585,19 @@ fn a_region_is_deregistered_by_its_current_key() {
         drop(objects);
     });
 }
+
+/// The core ignores that a client can't be added, so the device is registered nevertheless.
+#[test]
+fn a_device_that_fails_while_a_client_is_added_is_given_up() {
+    run_without_end(|rig| {
+        rig.inject(always(of_command(Some(Opcode::CreateQp)), silence()));
+        let number =
+            client::register_client(Ulp::new(|device| Objects::new(device, WORKQUEUE), true));
+        rig.probe().unwrap();
+        sim::sleep(1000 * SECOND);
+        assert_eq!(rig.state("state").as_deref(), Some("failed"));
+        rig.heal();
+        rig.remove();
+        client::unregister_client(number);
+    });
+}

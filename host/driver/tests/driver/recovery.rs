@@ -175,6 +175,59 @@ fn the_bus_resets_and_resumes_the_device() {
     }
 }
 
+/// The bus does not change the function's state after a recovery that has failed.
+#[test]
+fn a_device_that_the_bus_has_given_up_can_be_reset_or_bound_again() {
+    for resets in [true, false] {
+        run(|rig| {
+            rig.probe().unwrap();
+            sim::keep_log(true);
+            rig.bus_error(true);
+            assert_eq!(rig.state("state").as_deref(), Some("failed"));
+            let log = messages("");
+            let advice = log.iter().filter(|line| line.contains("sysfs")).count();
+            assert_eq!(advice, 1, "{log:?}");
+            let events = rig.slot.uevents();
+            assert!(
+                events.iter().any(|event| event == "EFA_EVENT=failed"),
+                "{events:?}"
+            );
+            if resets {
+                rig.reset();
+            } else {
+                rig.remove();
+                rig.probe().unwrap();
+            }
+            assert!(command().0.is_ok());
+        });
+    }
+}
+
+#[test]
+fn an_error_of_a_function_on_the_same_bus_changes_nothing() {
+    run(|rig| {
+        rig.probe().unwrap();
+        let program = Program::new().unwrap();
+        rig.slot.neighbour_error();
+        sim::sleep(10 * SECOND);
+        program.alloc_pd().unwrap();
+        assert_eq!(counter("resets"), 0);
+    });
+}
+
+/// One interrupt handles the first two events. The third one comes a second later.
+#[test]
+fn the_time_between_two_keep_alives_is_no_period() {
+    run(|rig| {
+        rig.set(r#"{"keep_alive_ms": 0}"#);
+        rig.probe().unwrap();
+        (0..2).for_each(|_| rig.event(AenqGroup::KeepAlive.into(), 0));
+        sim::sleep(5 * SECOND);
+        assert!(command().0.is_ok());
+        assert_eq!(counter("resets"), 0);
+    });
+}
+
 /// Each allocation of a recovery fails, one at a time.
 #[test]
 fn memory_is_short() {

@@ -165,32 +165,39 @@ impl Slot {
         unsafe { (*self.raw()).error_state = bindings::pci_channel_io_frozen };
     }
 
-    /// Reports a bus error to the driver. `reset` emulates a reset that the driver requests.
+    /// Reports a bus error to the driver. `reset` emulates a reset that the driver requests, unless the bus can't reset the
+    /// function. Then its state stays, as in `pcie_do_recovery`.
     pub fn bus_error(&self, is_permanent: bool, reset: impl FnOnce()) {
         let handlers = self.handlers();
-        let state = if is_permanent {
-            bindings::pci_channel_io_perm_failure
-        } else {
-            bindings::pci_channel_io_frozen
-        };
+        let frozen = bindings::pci_channel_io_frozen;
         // SAFETY: The device is bound.
         self.locked(|| unsafe {
-            // A permanent failure is final.
+            // The bus has lost the function for good.
             if (*self.raw()).error_state == bindings::pci_channel_io_perm_failure {
                 return;
             }
+            (*self.raw()).error_state = frozen;
+            let answer = handlers.error_detected.unwrap()(self.raw(), frozen);
             if is_permanent {
                 // Accesses by the function do not get through.
                 bindings::pci_clear_master(self.raw());
-            }
-            (*self.raw()).error_state = state;
-            let answer = handlers.error_detected.unwrap()(self.raw(), state);
-            if answer == bindings::pci_ers_result_PCI_ERS_RESULT_NEED_RESET {
+                handlers.error_detected.unwrap()(self.raw(), bindings::pci_channel_io_perm_failure);
+            } else if answer == bindings::pci_ers_result_PCI_ERS_RESULT_NEED_RESET {
                 reset();
                 handlers.slot_reset.unwrap()(self.raw());
                 (*self.raw()).error_state = bindings::pci_channel_io_normal;
                 handlers.resume.unwrap()(self.raw());
             }
+        });
+    }
+
+    /// Reports an error of a function on the same bus, whose driver has no error handlers. The link works.
+    pub fn neighbour_error(&self) {
+        let detected = self.handlers().error_detected.unwrap();
+        // SAFETY: The device is bound.
+        self.locked(|| unsafe {
+            detected(self.raw(), bindings::pci_channel_io_normal);
+            detected(self.raw(), bindings::pci_channel_io_perm_failure);
         });
     }
 
