@@ -124,7 +124,8 @@ impl<'p> WcPlace<'p, '_> {
         self.fill(request, opcode, completion);
     }
 
-    /// Completes a receive work request that has received a message.
+    /// Completes a receive work request that has received a message. Clients rely on the length, so
+    /// it fails if the message exceeds the buffers. An RDMA write does not use them.
     #[inline]
     pub(crate) fn receive(
         self,
@@ -137,9 +138,14 @@ impl<'p> WcPlace<'p, '_> {
         } else {
             WcOpcode::Recv
         };
+        let fits = received.is_rdma_write || request.has_room(received.byte_len);
         let Some(wc) = self.fill(request, opcode, completion) else {
             return;
         };
+        if !fits && matches!(completion.status, WcStatus::Success) {
+            wc.status = WcStatus::LocLenErr as ffi::ib_wc_status;
+            return;
+        }
         wc.byte_len = received.byte_len;
         wc.src_qp = received.src_qp;
         wc.slid = received.slid.into();

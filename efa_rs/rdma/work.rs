@@ -32,9 +32,17 @@ use crate::ffi;
 pub(crate) struct WrToken {
     wr_id: u64,
     opcode: WcOpcode,
+    /// Bytes of the buffers of a receive.
+    room: u32,
 }
 
 impl WrToken {
+    /// Returns whether `length` bytes fit into the buffers of a receive.
+    #[inline]
+    pub(super) fn has_room(&self, length: u32) -> bool {
+        length <= self.room
+    }
+
     /// Returns the opcode for the completion.
     pub(super) fn opcode(&self) -> WcOpcode {
         self.opcode
@@ -491,6 +499,7 @@ impl<'w, Ah, Mr> NextSend<'_, 'w, Ah, Mr> {
             // SAFETY: Both variants of the union, an integer and a pointer, have 64 bits.
             wr_id: unsafe { (&raw const raw.__bindgen_anon_1).cast::<u64>().read() },
             opcode,
+            room: 0,
         })
     }
 }
@@ -549,11 +558,14 @@ impl<'w> NextRecv<'_, 'w> {
     /// Accepts the work request.
     #[inline]
     pub(crate) fn accept(self) -> WrToken {
+        let lengths = self.sges().iter().map(Sge::length);
+        let room = lengths.fold(0, u32::saturating_add);
         *self.next = self.raw.next;
         WrToken {
             // SAFETY: Both variants of the union, an integer and a pointer, have 64 bits.
             wr_id: unsafe { (&raw const self.raw.__bindgen_anon_1).cast::<u64>().read() },
             opcode: WcOpcode::Recv,
+            room,
         }
     }
 }

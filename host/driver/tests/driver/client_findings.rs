@@ -7,7 +7,7 @@ use std::{cell::Cell, rc::Rc};
 
 use driver::{
     client::{Objects, Request, Ulp, DIRECT, GENERATION, WORKQUEUE},
-    fault::{always, command as of_command, death, silence, status},
+    fault::{always, command as of_command, death, rule, silence, status},
     hardware::trace_device,
     rig::{self, Rig, SECOND},
 };
@@ -17,7 +17,7 @@ use ib_core::{
     client, cq,
     ffi::{
         ib_cq, ib_cq_notify_flags_IB_CQ_NEXT_COMP, ib_device, ib_qp_state_IB_QPS_ERR as ERR,
-        ib_wc_status_IB_WC_WR_FLUSH_ERR as FLUSHED,
+        ib_wc_status_IB_WC_LOC_LEN_ERR as LENGTH_ERROR, ib_wc_status_IB_WC_WR_FLUSH_ERR as FLUSHED,
     },
     registry::registered,
     verbs,
@@ -599,5 +599,25 @@ fn a_device_that_fails_while_a_client_is_added_is_given_up() {
         rig.heal();
         rig.remove();
         client::unregister_client(number);
+    });
+}
+
+/// A client reads as many bytes as a completion reports.
+#[test]
+fn a_message_that_exceeds_its_buffer_is_an_error() {
+    run_without_end(|rig| {
+        rig.probe().unwrap();
+        let objects = Objects::new(registered().unwrap(), WORKQUEUE).unwrap();
+        let (send, receive) = (Request::new(0), Request::new(0));
+        // Bytes 6 and 7 are the length.
+        let corrupt = r#"[{"offset": 6, "value": 255}, {"offset": 7, "value": 255}]"#;
+        rig.inject(rule(&format!(
+            r#"{{"when": {{"work": "RECEIVE"}}, "then": {{"corrupt": {corrupt}}}}}"#
+        )));
+        objects.post_recv(&receive).unwrap();
+        objects.post_send(&send).unwrap();
+        sim::sleep(SECOND);
+        assert_eq!(send.status.get(), Some(0));
+        assert_eq!(receive.status.get(), Some(LENGTH_ERROR));
     });
 }
