@@ -636,7 +636,12 @@ impl Connection {
 
     /// Whether there is something to send.
     pub(super) fn has_work(&self) -> bool {
-        !self.unsent.is_empty() || !self.again.is_empty() || !self.parts.is_empty()
+        !self.unsent.is_empty() || self.has_lost() || !self.parts.is_empty()
+    }
+
+    /// Whether packets wait for their retransmission.
+    pub(super) fn has_lost(&self) -> bool {
+        !self.again.is_empty()
     }
 }
 

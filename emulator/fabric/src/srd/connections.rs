@@ -45,6 +45,8 @@ pub(crate) struct Connections {
     active: VecDeque<u64>,
     /// Number of packets that the first of them has sent in its turn.
     sent: usize,
+    /// Connections that may have packets to retransmit, which need no room for more packets in flight.
+    again: BTreeSet<u64>,
     timers: BTreeSet<(Duration, u64)>,
     in_flight: usize,
     /// Shortest round trip to each peer.
@@ -127,9 +129,13 @@ impl Connections {
         Some((connection.qp, connection.header(address, content), content))
     }
 
-    /// Whether a connection waits for a turn, and more packets may be in flight.
+    /// Whether a connection waits for a turn. Without room for more packets in flight, only retransmissions count. Otherwise, if
+    /// all packets in flight were lost, nothing would ever be sent.
     pub(crate) fn has_work(&self) -> bool {
-        !self.active.is_empty() && self.room() > 0
+        match self.room() {
+            0 => !self.again.is_empty(),
+            _ => !self.active.is_empty(),
+        }
     }
 
     fn room(&self) -> usize {
@@ -139,12 +145,19 @@ impl Connections {
     /// Returns the connection that has the turn, with its queue pair and peer.
     pub(crate) fn turn(&mut self) -> Option<(u64, QpId, PortId)> {
         loop {
-            let number = *self.active.front()?;
+            let number = self.first()?;
             if let Some(connection) = self.by_number.get(&number) {
                 return Some((number, connection.qp, connection.to));
             }
             // The connection was closed.
             self.end_turn();
+        }
+    }
+
+    fn first(&self) -> Option<u64> {
+        match self.room() {
+            0 => self.again.first().copied(),
+            _ => self.active.front().copied(),
         }
     }
 
@@ -157,7 +170,7 @@ impl Connections {
     pub(crate) fn next(&mut self, now: Duration, limits: Limits) -> Option<Outgoing> {
         self.silence = limits.silence;
         let room = self.room();
-        let number = *self.active.front()?;
+        let number = self.first()?;
         let Some(connection) = self.by_number.get_mut(&number) else {
             self.end_turn();
             return None;
@@ -165,10 +178,15 @@ impl Connections {
         let before = connection.in_flight();
         let packet = connection.next(now, limits, room);
         self.in_flight += connection.in_flight() - before;
-        self.sent += 1;
-        if packet.is_none() || self.sent == TURN {
-            connection.active = false;
-            self.end_turn();
+        if room == 0 {
+            // It returns to these if it still has any, unless its window admits none.
+            self.again.remove(&number);
+        } else {
+            self.sent += 1;
+            if packet.is_none() || self.sent == TURN {
+                connection.active = false;
+                self.end_turn();
+            }
         }
         if packet.is_some() {
             self.update(number);
@@ -358,6 +376,9 @@ impl Connections {
             connection.active = true;
             self.active.push_back(number);
         }
+        if connection.has_lost() {
+            self.again.insert(number);
+        }
         self.arm(number);
     }
 
@@ -386,6 +407,7 @@ impl Connections {
         self.in_flight -= connection.in_flight();
         let (qp, to) = (connection.qp, connection.to);
         self.by_flow.remove(&(qp, to));
+        self.again.remove(&number);
         // It stays in `active` until its turn, because a search takes longer with more connections.
         if let Some(due) = connection.armed {
             self.timers.remove(&(due, number));
@@ -440,7 +462,10 @@ fn count_less<K: Eq + Hash>(counts: &mut HashMap<K, usize>, of: K) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::packet::{Reader, Subject};
+    use crate::{
+        packet::{Reader, Subject},
+        srd::window::MOST,
+    };
 
     #[test]
     fn responses_to_peers_are_bounded_and_shared() {
@@ -528,6 +553,48 @@ mod tests {
         assert_eq!(reads(&connections), (0, 0, 0));
         connections.sweep(now, |_| false);
         assert_eq!(connections.len(), 0);
+    }
+
+    /// Sends what is possible; returns the numbers of new packets and of retransmissions.
+    fn send(connections: &mut Connections, now: Duration) -> (usize, usize) {
+        let mut sent = (0, 0);
+        while connections.has_work() && connections.turn().is_some() {
+            match connections.next(now, LIMITS) {
+                Some(outgoing) if outgoing.again => sent.1 += 1,
+                Some(_) => sent.0 += 1,
+                None => {}
+            }
+        }
+        sent
+    }
+
+    #[test]
+    fn retransmissions_need_no_room() {
+        const PEERS: usize = MAX_IN_FLIGHT / MOST as usize;
+        let (mut connections, mut now) = (Connections::default(), Duration::from_secs(1));
+        let qp: QpId = serde_json::from_str(r#"{"number":1,"incarnation":1}"#).unwrap();
+        let reader = Reader { qp, request: 0 };
+        let memory = (0, 0);
+        let open = |connections: &mut Connections, port| {
+            let number = connections.open(now, qp, PortId(port), || 0).unwrap();
+            connections.push(number, Content::Response { reader, memory }, 256_000);
+        };
+        (0..PEERS).for_each(|port| open(&mut connections, port));
+        assert_eq!(send(&mut connections, now), (MAX_IN_FLIGHT, 0));
+        // No packet arrives, and a connection without packets in flight has to wait.
+        open(&mut connections, PEERS);
+        for _ in 0..2 {
+            now = connections.next_due().unwrap();
+            assert_eq!(connections.expire(now).len(), PEERS);
+            assert_eq!(send(&mut connections, now), (0, MAX_IN_FLIGHT));
+        }
+        let ack = Ack {
+            connection: 0,
+            psn: 0,
+            verdict: Verdict::Delivered,
+        };
+        connections.acknowledge(now, PortId(0), &ack);
+        assert_eq!(send(&mut connections, now), (1, 0));
     }
 
     #[test]
