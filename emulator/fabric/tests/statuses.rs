@@ -16,7 +16,7 @@ use efa_hw::{
     io::{CompStatus, OpType, RxDesc, RxLkeyCtrl},
 };
 use efa_model::{Instance, Overrides, Profile};
-use efa_testing::net::{DEPTH, Net, Qp, Region, Send, pattern};
+use efa_testing::net::{DEPTH, Net, QKEY, Qp, Region, Send, pattern};
 
 /// Returns two queue pairs with a region each, filled with different patterns.
 fn set() -> (Net, Qp, Qp, Region, Region) {
@@ -483,6 +483,36 @@ fn peers_that_do_not_respond() {
     net.fabric.set(lossy());
     net.post(&mut a, &message);
     assert_eq!(net.status(&mut a), CompStatus::LocalUnrespRemote);
+}
+
+/// A message that its receiver drops without an answer fails alone, even if it keeps its queue pair from sending for a while.
+#[test]
+fn a_message_that_is_always_dropped() {
+    let (mut net, mut a, b, from, to) = set();
+    let check = Overrides {
+        check_srd_qkey: Some(true),
+        ..Overrides::default()
+    };
+    net.set(b.port, check);
+    let write = Send::write(&b, &from, &to, 100);
+    let wrong = Send {
+        qkey: Some(QKEY + 1),
+        ..write.clone()
+    };
+    let dropped = net.post(&mut a, &wrong);
+    let mut failed = 0;
+    for _ in 0..5000 {
+        let request = net.post(&mut a, &write);
+        let mut completion = net.wait(&mut a);
+        if completion.req_id == dropped && failed == 0 {
+            let status = u8::from(CompStatus::LocalUnrespRemote);
+            assert_eq!(completion.status, status);
+            failed += 1;
+            completion = net.wait(&mut a);
+        }
+        assert_eq!((completion.req_id, completion.status), (request, 0));
+    }
+    assert_eq!(failed, 1);
 }
 
 /// The peer expires, not a packet: all work requests to it end together.

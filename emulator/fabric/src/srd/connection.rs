@@ -18,8 +18,15 @@ use super::{
 };
 use crate::packet::{Address, Data, Header, PortId, Reader, Subject};
 
-/// Number of retransmissions of a packet before a silent peer is given up. They take about two seconds.
-const MAX_RETRIES: u32 = 24;
+/// Number of timeouts in a row after which a silent peer is given up. Those of one packet take about two seconds.
+const MAX_TIMEOUTS: u32 = 24;
+
+/// Minimum age of the packet whose timeout ends the peer. With many packets in flight, the timeouts in a row take less time.
+const LEAST_AGE: Duration = Duration::from_secs(2);
+
+/// Number of retransmissions of a packet after which its message fails, although the peer answers others. An overloaded peer loses
+/// many packets, but not always the same one.
+const MAX_RETRIES: u32 = 10 * MAX_TIMEOUTS;
 
 /// Maximum time between two transmissions of a packet.
 const MAX_TIMEOUT: Duration = Duration::from_millis(100);
@@ -67,6 +74,8 @@ pub(crate) struct Connection {
     pub(super) last_used: Duration,
     /// Time of the peer's last acknowledgement, if any.
     heard: Option<Duration>,
+    /// Number of timeouts since then.
+    timeouts: u32,
     /// Whether its queue pair has ended, so that only failures are sent to reading peers.
     has_ended: bool,
 }
@@ -110,6 +119,9 @@ pub(crate) enum Content {
 struct InFlight {
     part: Part,
     path: u16,
+    /// Time of its first transmission.
+    begun: Duration,
+    /// Time of its last transmission.
     sent: Duration,
     /// Time of its retransmission, or `None` once it is queued for that.
     due: Option<Duration>,
@@ -151,6 +163,8 @@ pub(crate) struct Expired {
     pub(crate) impaired: u32,
     /// Whether the peer is unresponsive, so that the connection ends.
     pub(crate) gave_up: bool,
+    /// Messages with a packet that the peer drops each time, although it answers others.
+    pub(super) failed: BTreeSet<u64>,
 }
 
 /// Limits on a connection.
@@ -201,6 +215,7 @@ impl Connection {
             armed: None,
             last_used: Duration::ZERO,
             heard: None,
+            timeouts: 0,
             has_ended: false,
         }
     }
@@ -316,6 +331,7 @@ impl Connection {
         let packet = InFlight {
             part,
             path,
+            begun: now,
             sent: now,
             due: Some(due),
             retries: 0,
@@ -460,8 +476,7 @@ impl Connection {
         let Some(packet) = self.conclude(psn) else {
             return Progress::None;
         };
-        self.last_used = now;
-        self.heard = Some(now);
+        self.hear(now);
         // After a retransmission, it is unknown which transmission was acknowledged.
         if packet.retries == 0 {
             let round_trip = now.saturating_sub(packet.sent);
@@ -488,13 +503,19 @@ impl Connection {
         })
     }
 
+    /// Records the peer's answer to a packet.
+    fn hear(&mut self, now: Duration) {
+        self.last_used = now;
+        self.heard = Some(now);
+        self.timeouts = 0;
+    }
+
     /// Processes the refusal of a packet for which the receiver was not ready. The packet ends, and its part is sent again later.
     pub(super) fn not_ready(&mut self, now: Duration, psn: u64) -> Progress {
         let Some(packet) = self.conclude(psn) else {
             return Progress::None;
         };
-        self.last_used = now;
-        self.heard = Some(now);
+        self.hear(now);
         let number = packet.part.message;
         let Some(message) = self.messages.get_mut(&number) else {
             return Progress::None;
@@ -602,6 +623,7 @@ impl Connection {
         let mut expired = Expired::default();
         let is_silent = |heard| now.saturating_sub(heard) >= silence;
         let silent = self.heard.is_none_or(is_silent);
+        let mut unanswered = false;
         while let Some((_, psn)) = self.timers.first().copied().filter(|first| first.0 <= now) {
             self.timers.pop_first();
             let Some(packet) = self.in_flight.get_mut(&psn) else {
@@ -611,8 +633,11 @@ impl Connection {
             self.order.remove(&(packet.path, packet.sent, psn));
             packet.retries += 1;
             expired.timeouts += 1;
-            if silent && packet.retries > MAX_RETRIES {
-                expired.gave_up = true;
+            self.timeouts = self.timeouts.saturating_add(1);
+            let age = now.saturating_sub(packet.begun);
+            unanswered |= silent && self.timeouts > MAX_TIMEOUTS && age >= LEAST_AGE;
+            if packet.retries > MAX_RETRIES && age >= silence {
+                expired.failed.insert(packet.part.message);
             }
             let path = usize::from(packet.path);
             if path >= self.paths.len() {
@@ -630,6 +655,18 @@ impl Connection {
         }
         if expired.timeouts > 0 {
             self.window.lost(now);
+        }
+        if unanswered {
+            // Packets after the oldest one that were answered.
+            let answered = self.next_psn - self.floor() - self.in_flight.len() as u64;
+            if answered < MOST as u64 {
+                expired.gave_up = true;
+            } else {
+                // The peer drops these packets, and the oldest one has kept the connection from sending others.
+                let in_flight = self.in_flight.values();
+                let old = in_flight.filter(|packet| now.saturating_sub(packet.begun) >= LEAST_AGE);
+                expired.failed.extend(old.map(|packet| packet.part.message));
+            }
         }
         expired
     }
@@ -730,34 +767,82 @@ mod tests {
         assert_eq!(next[0].0, again.last().unwrap().0 + 1);
     }
 
-    /// Sends packets until the peer is given up; returns how long that takes. `answers` runs before each check of the timers.
-    fn give_up(packets: u32, mut answers: impl FnMut(&mut Connection, Duration)) -> Duration {
-        let mut connection = connection(packets);
+    /// Sends packets until the peer is given up or the message fails. Returns how long that takes, and whether the peer is given
+    /// up. `answers` runs before each check of the timers.
+    fn end(
+        connection: &mut Connection,
+        mut answers: impl FnMut(&mut Connection, Duration),
+    ) -> (u128, bool) {
         let start = Duration::from_secs(1);
         let mut now = start;
         loop {
-            send(&mut connection, now);
+            send(connection, now);
             now += MAX_TIMEOUT;
-            answers(&mut connection, now);
-            if connection.expire(now, LIMITS.silence).gave_up {
-                return now - start;
+            answers(connection, now);
+            let expired = connection.expire(now, LIMITS.silence);
+            if expired.gave_up || !expired.failed.is_empty() {
+                return ((now - start).as_millis(), expired.gave_up);
             }
+        }
+    }
+
+    /// Acknowledges the first packet in flight that is not packet 0.
+    fn answer_another(connection: &mut Connection, now: Duration) {
+        let other = connection.in_flight.keys().copied().find(|psn| *psn > 0);
+        if let Some(psn) = other {
+            connection.delivered(now, psn, &mut None);
         }
     }
 
     #[test]
     fn requests_to_a_silent_peer_fail() {
-        let took = give_up(1, |_, _| {}).as_millis();
-        assert!((2000..3000).contains(&took), "{took}");
+        let (took, gave_up) = end(&mut connection(1), |_, _| {});
+        assert!(gave_up && (2000..3000).contains(&took), "{took}");
         // A peer that acknowledges any packet is only late.
-        let took = give_up(1000, |connection, now| {
-            let other = connection.in_flight.keys().copied().find(|psn| *psn > 0);
-            if let Some(psn) = other.filter(|_| now.as_secs() < 10) {
-                connection.delivered(now, psn, &mut None);
+        let (took, gave_up) = end(&mut connection(1000), |connection, now| {
+            if now.as_secs() < 10 {
+                answer_another(connection, now);
             }
         });
-        let took = took.as_millis();
-        assert!((11_000..15_000).contains(&took), "{took}");
+        assert!(gave_up && (11_000..15_000).contains(&took), "{took}");
+    }
+
+    #[test]
+    fn a_silent_peer_is_given_up_soon_although_many_packets_are_in_flight() {
+        let mut connection = connection(1000);
+        let mut now = Duration::from_secs(1);
+        loop {
+            let sent = send(&mut connection, now);
+            if sent.len() == MOST as usize {
+                break;
+            }
+            now += ROUND_TRIP;
+            for (psn, _) in sent {
+                connection.delivered(now, psn, &mut None);
+            }
+        }
+        let start = now;
+        while !connection.expire(now, LIMITS.silence).gave_up {
+            send(&mut connection, now);
+            now = connection.next_due().unwrap();
+        }
+        let took = now - start;
+        assert!((2000..3000).contains(&took.as_millis()), "{took:?}");
+    }
+
+    #[test]
+    fn a_message_whose_packet_is_always_dropped_ends_alone() {
+        // While the peer answers others.
+        let (took, gave_up) = end(&mut connection(1000), answer_another);
+        assert!(!gave_up && (20_000..40_000).contains(&took), "{took}");
+        // As soon as it keeps the connection from sending any others.
+        let (took, gave_up) = end(&mut connection(5000), |connection, now| {
+            while connection.in_flight.len() > 1 {
+                answer_another(connection, now);
+                send(connection, now);
+            }
+        });
+        assert!(!gave_up && (2000..4000).contains(&took), "{took}");
     }
 
     #[test]

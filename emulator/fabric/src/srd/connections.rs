@@ -339,7 +339,11 @@ impl Connections {
             let ended = if expired.gave_up {
                 self.give_up(number)
             } else {
-                Vec::new()
+                let status = CompStatus::LocalUnrespRemote;
+                let failed = expired.failed.iter();
+                failed
+                    .filter_map(|message| self.fail(now, number, *message, status))
+                    .collect()
             };
             all.push((expired, ended));
             self.update(number);
