@@ -30,6 +30,11 @@ pub(crate) struct Part<'a> {
 }
 
 impl Part<'_> {
+    /// Returns the sender's queue pair, and the number of its connection.
+    fn connection(&self) -> (u16, u64) {
+        (self.header.peer_qp, self.data.connection)
+    }
+
     /// Returns the acknowledgement to its sender.
     pub(crate) fn ack(&self, verdict: Verdict) -> Ack {
         Ack {
@@ -65,7 +70,7 @@ impl<G: Guest> State<G> {
         let Part {
             from, data, header, ..
         } = part;
-        let arrived = if self.has_no_destination(part) {
+        let arrived = if self.needs_no_state(part) {
             data.length
         } else {
             match self.admit(now, part) {
@@ -116,7 +121,7 @@ impl<G: Guest> State<G> {
                     let status = CompStatus::try_from(status).unwrap_or(CompStatus::RemoteAbort);
                     self.end_read(reader, status);
                 }
-                return self.conclude(part, Ok(()));
+                return Received::Answer(Verdict::Delivered);
             }
         };
         let arrival = Arrival {
@@ -151,20 +156,18 @@ impl<G: Guest> State<G> {
     }
 
     /// Whether a part of a message is for a missing queue pair or read, over a connection without receiver state. Its verdict
-    /// does not change, so no state is necessary.
-    fn has_no_destination(&mut self, part: Part<'_>) -> bool {
-        let Part {
-            from, data, header, ..
-        } = part;
+    /// does not change, so no state is necessary. A failure has no effect after the first time. Its queue pair may have ended, and
+    /// another one with the same number may have a later connection.
+    fn needs_no_state(&mut self, part: Part<'_>) -> bool {
+        let Part { from, header, .. } = part;
         let is_missing = match header.subject {
+            Subject::Failure { .. } => return true,
             Subject::Send { qp, .. } | Subject::Write { qp, .. } | Subject::Read { qp, .. } => {
                 !self.device.has_qp(qp)
             }
-            Subject::Response { reader } | Subject::Failure { reader, .. } => {
-                self.reads.get_mut(reader, from).is_none()
-            }
+            Subject::Response { reader } => self.reads.get_mut(reader, from).is_none(),
         };
-        is_missing && self.receivers.get_mut(from, data.connection).is_none()
+        is_missing && self.receivers.get_mut(from, part.connection()).is_none()
     }
 
     /// Checks a part of a message against the receiver state; returns the bytes of the message that have arrived with it.
@@ -176,7 +179,7 @@ impl<G: Guest> State<G> {
         let Part { from, data, .. } = part;
         let receiver = self
             .receivers
-            .open(now, from, data.connection, part.remembered)
+            .open(now, from, part.connection(), part.remembered)
             .ok_or(None)?;
         match receiver.classify(data.psn, data.floor) {
             PsnClass::New => {}
@@ -276,7 +279,7 @@ impl<G: Guest> State<G> {
         if delivered.is_ok() {
             match header.subject {
                 Subject::Write { length, .. } if data.length < length => {
-                    if let Some(receiver) = self.receivers.get_mut(from, data.connection) {
+                    if let Some(receiver) = self.receivers.get_mut(from, part.connection()) {
                         receiver.add_part(data.message, data.length, length);
                     }
                 }
@@ -308,7 +311,7 @@ impl<G: Guest> State<G> {
             Err(Refusal::NotReady) => Verdict::NotReady,
             Err(Refusal::Status(status)) => Verdict::failed(status),
         };
-        if let Some(receiver) = self.receivers.get_mut(from, data.connection) {
+        if let Some(receiver) = self.receivers.get_mut(from, part.connection()) {
             receiver.conclude(data.psn, verdict);
             if let Verdict::Failed(_) = verdict {
                 // The sender sends no other part of it.

@@ -18,9 +18,9 @@ const NODE: usize = 11 * size_of::<(u64, u32)>() + 32;
 
 /// Size in bytes of a receiver, including [`FREE`] records.
 pub(super) const BYTES: usize = {
-    const BYTES: usize = 640;
+    const BYTES: usize = 656;
     // A table that has just grown has room for 16 entries per 7 used. Each tree keeps its first node.
-    assert!(size_of::<(u64, Receiver)>() * 16 / 7 + 2 * NODE <= BYTES);
+    assert!(size_of::<(u16, Receiver)>() * 16 / 7 + 2 * NODE <= BYTES);
     BYTES
 };
 
@@ -35,6 +35,8 @@ const FREE: usize = 4;
 /// Records of the packets that have arrived over a connection.
 #[derive(Debug)]
 pub(crate) struct Receiver {
+    /// Number of the connection.
+    pub(super) connection: u64,
     /// All packets with lower numbers have a verdict, or were given up by the sender.
     floor: u64,
     /// Verdicts of packets with other numbers.
@@ -58,9 +60,10 @@ pub(crate) enum PsnClass {
 }
 
 impl Receiver {
-    /// Creates a receiver, if the quota of its sender has enough room.
-    pub(super) fn new(room: &Quota) -> Option<Self> {
+    /// Creates the receiver of a connection, if the quota of its sender has enough room.
+    pub(super) fn new(connection: u64, room: &Quota) -> Option<Self> {
         Some(Self {
+            connection,
             floor: 0,
             above: BTreeMap::new(),
             partial: BTreeMap::new(),
@@ -160,7 +163,7 @@ mod tests {
     use super::*;
 
     fn receiver() -> Receiver {
-        Receiver::new(&Quota::new(1 << 20)).unwrap()
+        Receiver::new(0, &Quota::new(1 << 20)).unwrap()
     }
 
     proptest! {
@@ -214,8 +217,8 @@ mod tests {
     fn without_room_only_packets_in_order_are_accepted() {
         // Room for three records.
         let quota = Quota::new(BYTES + 3 * ENTRY);
-        let mut receiver = Receiver::new(&quota).unwrap();
-        assert!(Receiver::new(&quota).is_none());
+        let mut receiver = Receiver::new(0, &quota).unwrap();
+        assert!(Receiver::new(0, &quota).is_none());
         let mut arrives = |psn, floor, message, length| {
             assert_eq!(receiver.classify(psn, floor), PsnClass::New);
             let taken = receiver.make_room(psn, message);

@@ -13,7 +13,7 @@ use crate::{
     quota::Quota,
 };
 
-/// Maximum number of connections from one peer's device, which never has more.
+/// Maximum number of connections from one peer's device: one for each queue pair.
 const MOST: usize = 64 << 10;
 
 /// Limit on the memory of all receivers for one device of this program, or for all devices of another one, in bytes. It suffices
@@ -27,9 +27,12 @@ const _: () = assert!(MOST * receiver::BYTES + 30 * MAX_IN_FLIGHT * receiver::EN
 /// state, a retransmission is taken for a new packet.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// Receiving ends of connections, by peer and number of the connection.
+/// Receiving ends of connections, by peer and the number of its queue pair.
+///
+/// A queue pair has one connection to this device. Numbers of connections increase, so a higher one replaces an earlier one that
+/// the peer has closed. The number of queue pairs bounds the records, however often a peer opens connections.
 #[derive(Debug, Default)]
-pub(crate) struct Receivers(HashMap<PortId, HashMap<u64, Receiver>>);
+pub(crate) struct Receivers(HashMap<PortId, HashMap<u16, Receiver>>);
 
 impl Receivers {
     /// Whether there are none.
@@ -37,28 +40,39 @@ impl Receivers {
         self.0.is_empty()
     }
 
-    /// Returns the receiving end of a connection, opened if necessary, unless the peer has too many or `room` is exhausted.
+    /// Returns the receiving end of a connection of a peer's queue pair, opened if necessary. Fails if the queue pair has a later
+    /// connection, or `room` is exhausted.
     pub(crate) fn open(
         &mut self,
         now: Duration,
         from: PortId,
-        connection: u64,
+        (qp, connection): (u16, u64),
         room: &Quota,
     ) -> Option<&mut Receiver> {
         let of_peer = self.0.entry(from).or_default();
-        let is_full = of_peer.len() == MOST;
-        let receiver = match of_peer.entry(connection) {
+        let known = of_peer.get(&qp).map(|receiver| receiver.connection);
+        if known.is_some_and(|known| known > connection) {
+            return None;
+        }
+        if known.is_some_and(|known| known < connection) {
+            of_peer.remove(&qp);
+        }
+        let receiver = match of_peer.entry(qp) {
             Entry::Occupied(entry) => entry.into_mut(),
-            Entry::Vacant(_) if is_full => return None,
-            Entry::Vacant(entry) => entry.insert(Receiver::new(room)?),
+            Entry::Vacant(entry) => entry.insert(Receiver::new(connection, room)?),
         };
         receiver.last_used = now;
         Some(receiver)
     }
 
     /// Returns the receiving end of a connection, if there is any.
-    pub(crate) fn get_mut(&mut self, from: PortId, connection: u64) -> Option<&mut Receiver> {
-        self.0.get_mut(&from)?.get_mut(&connection)
+    pub(crate) fn get_mut(
+        &mut self,
+        from: PortId,
+        (qp, connection): (u16, u64),
+    ) -> Option<&mut Receiver> {
+        let receiver = self.0.get_mut(&from)?.get_mut(&qp)?;
+        (receiver.connection == connection).then_some(receiver)
     }
 
     /// Drops the state of a peer that is gone.
@@ -73,5 +87,32 @@ impl Receivers {
             of_peer.shrink_to_fit();
             !of_peer.is_empty()
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{packet::Verdict, srd::PsnClass};
+
+    #[test]
+    fn a_new_connection_replaces_the_earlier_one_of_its_queue_pair() {
+        let (mut receivers, now) = (Receivers::default(), Duration::from_secs(1));
+        let room = Quota::new(receiver::BYTES + receiver::ENTRY);
+        let mut receive = |connection| {
+            let receiver = receivers.open(now, PortId(2), (5, connection), &room)?;
+            let class = receiver.classify(0, 0);
+            receiver.conclude(0, Verdict::Delivered);
+            Some(class)
+        };
+        for connection in [3, 4, 9] {
+            assert_eq!(receive(connection), Some(PsnClass::New));
+            let old = PsnClass::Old(Verdict::Delivered);
+            assert_eq!(receive(connection), Some(old));
+            // A late packet of a closed connection is not taken for a new one.
+            assert_eq!(receive(connection - 1), None);
+        }
+        assert!(receivers.get_mut(PortId(2), (5, 4)).is_none());
+        assert!(receivers.get_mut(PortId(2), (5, 9)).is_some());
     }
 }

@@ -211,7 +211,9 @@ impl Attack {
         bytes.numbers(&[input.nearly(psn.saturating_sub(2)), input.nearly(message)]);
         let claimed_length = input.nearly(length) & 0xffff_ffff;
         bytes.numbers(&[input.nearly(offset) & 0xffff_ffff, claimed_length]);
-        bytes.address(from).number(input.nearly(1) & 0xffff);
+        bytes
+            .address(from)
+            .number(input.nearly(1 + connection as u64) & 0xffff);
         bytes.number(input.nearly(QKEY.into()) & 0xffff_ffff);
         let number = input.nearly(qp.number.into()) & 0xffff;
         let target = if choice & 8 == 0 { region } else { victim };
