@@ -185,6 +185,27 @@ fn without_multipath_a_connection_has_one_path() {
 }
 
 #[test]
+fn long_round_trips_are_measured() {
+    for delay_us in [15e3, 200e3] {
+        let slow = Settings {
+            delay_us,
+            ..Settings::default()
+        };
+        let (mut net, mut a, b) = Net::pair(slow);
+        let (from, to) = (net.region(&a, 1, 0), net.region(&b, 1, 0));
+        let mut again = [0; 2];
+        for again in &mut again {
+            net.post(&mut a, &Send::write(&b, &from, &to, 100));
+            assert_eq!(net.status(&mut a), CompStatus::Ok);
+            let counters = net.driver(a.port, |driver| driver.device.counters());
+            *again = counters.retrans_pkts;
+        }
+        // Before the first measurement, the timeout is too short.
+        assert!(again[0] > 0 && again[1] == again[0], "{again:?}");
+    }
+}
+
+#[test]
 fn queued_reads_do_not_expire() {
     const LENGTH: u32 = 512 << 10;
     // A read expires if its peer sends nothing for 10 s. All reads take 14 s, as would 128 of 16 MiB at 1.2 Gbit/s.

@@ -484,6 +484,9 @@ impl Connection {
             let least = shortest.measure(now, round_trip);
             self.window.acknowledged(now, round_trip, least);
             self.overtaken(now, packet.path, packet.sent);
+        } else {
+            let time = now.saturating_sub(packet.begun);
+            self.window.acknowledged_again(time);
         }
         let number = packet.part.message;
         let Some(message) = self.messages.get_mut(&number) else {

@@ -53,6 +53,9 @@ const SHORTEST_AGE: Duration = Duration::from_secs(10);
 /// of the host.
 const MIN_TIMEOUT: Duration = Duration::from_millis(2);
 
+/// Maximum timeout after a retransmission. An outage may take longer, but says nothing about round trips.
+const MAX_CAUTION: Duration = Duration::from_secs(1);
+
 /// Timeout before the first round trip was measured.
 const INITIAL_TIMEOUT: Duration = Duration::from_millis(20);
 
@@ -70,6 +73,8 @@ pub(crate) struct Window {
     step: f64,
     smoothed: Option<Duration>,
     variation: Duration,
+    /// Minimum timeout until a round trip is measured again.
+    caution: Duration,
     round: Round,
     /// Addition to the window for the next packet, below 1.
     share: f64,
@@ -130,6 +135,7 @@ impl Window {
             step: STEP,
             smoothed: None,
             variation: Duration::ZERO,
+            caution: Duration::ZERO,
             round: Round::default(),
             share: 0.0,
             paced: Duration::ZERO,
@@ -163,6 +169,7 @@ impl Window {
     pub(crate) fn timeout(&self) -> Duration {
         self.smoothed
             .map_or(INITIAL_TIMEOUT, |smoothed| (smoothed * 4).max(MIN_TIMEOUT))
+            .max(self.caution)
     }
 
     /// Returns the timeout for a packet after the acknowledgement of a later one on the same path.
@@ -171,9 +178,16 @@ impl Window {
         self.smoothed.map_or(INITIAL_TIMEOUT, patience)
     }
 
+    /// Records the acknowledgement of a packet that was sent again, `time` after its first transmission. Round trips may be longer
+    /// than the timeout. If it stayed so short, all packets would be sent again, and no round trip be measured.
+    pub(crate) fn acknowledged_again(&mut self, time: Duration) {
+        self.caution = self.caution.max((2 * time).min(MAX_CAUTION));
+    }
+
     /// Records an acknowledgement after `round_trip`. `shortest` is the shortest round trip to the peer.
     pub(crate) fn acknowledged(&mut self, now: Duration, round_trip: Duration, shortest: Duration) {
         self.measure(round_trip);
+        self.caution = Duration::ZERO;
         let part = (1.0 / self.size.max(1.0).sqrt()).max(LEAST_QUEUEING);
         let target = shortest + QUEUEING.max(shortest / 2).mul_f64(part);
         let round = &mut self.round;
