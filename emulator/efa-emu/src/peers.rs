@@ -2,8 +2,8 @@
 
 //! Other emulators with devices of the same network, over TCP.
 //!
-//! Each end first sends its version and its devices, and then packets, each after its length. TCP only transports them:
-//! the emulated network of the sender decides about losses and delays.
+//! Each end first sends its version and its devices, then the number of its session with the other end, and then packets. Each
+//! message follows its length. TCP only transports packets: the emulated network of the sender decides about losses and delays.
 
 use std::{
     io::{self, BufReader, BufWriter, Read, Write},
@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use efa_fabric::{Frame, Link};
+use efa_fabric::{Frame, Link, Newcomer};
 use efa_vfio::Runtime;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// Version of the protocol, which changes if older emulators would not understand it.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// Limit on a message in bytes: a packet with the largest payload, or the addresses of all devices of a program.
 const MAX_MESSAGE: usize = 16 << 10;
@@ -127,8 +127,18 @@ impl Peers {
         else {
             return Ok(());
         };
+        let session = self.runtime.session(program, &devices);
+        let Some(offered) = offer(&mut reader, &mut writer, session.number)? else {
+            return Ok(());
+        };
         reader.get_mut().lift(SILENCE)?;
-        let exchange = || self.exchange(stream, reader, writer, program, &devices);
+        let newcomer = Newcomer {
+            program,
+            addresses: &devices,
+            session,
+            offered,
+        };
+        let exchange = || self.exchange(stream, reader, writer, &newcomer);
         match place {
             Some(place) => place.work(exchange).unwrap_or(Ok(())),
             None => exchange(),
@@ -141,12 +151,11 @@ impl Peers {
         stream: &TcpStream,
         mut reader: BufReader<Until<'_>>,
         mut writer: BufWriter<TcpStream>,
-        program: u64,
-        devices: &[[u8; 16]],
+        newcomer: &Newcomer<'_>,
     ) -> io::Result<()> {
         let (sender, frames) = mpsc::sync_channel(MAX_WAITING);
         let way: Arc<dyn Link> = Arc::new(Queue(sender));
-        let joined = self.runtime.join(program, devices, &way);
+        let joined = self.runtime.join(newcomer, &way);
         let link = joined.map_err(io::Error::other)?;
         // The runtime has the only reference now, and drops it in leave(), which ends the writer.
         drop(way);
@@ -200,6 +209,13 @@ pub fn greet(
         )));
     }
     Ok(Some((program, devices)))
+}
+
+/// Exchanges the numbers of sessions. Returns the other emulator's, or `None` if it has closed the connection.
+fn offer(reader: &mut impl Read, writer: &mut impl Write, session: u64) -> io::Result<Option<u64>> {
+    write(writer, &session)?;
+    writer.flush()?;
+    read(reader)
 }
 
 /// Receives packets from an emulator until it closes the connection.

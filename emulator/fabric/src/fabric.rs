@@ -12,7 +12,7 @@ use crate::{
     delivery::{self, Delivered, Ends, Occupied},
     endpoint::Endpoint,
     inbox::Popped,
-    links::{JoinError, Link, LinkId, Links, Peer},
+    links::{JoinError, Link, LinkId, Links, Newcomer, Peer, Session},
     memory::Guest,
     network::Network,
     packet::{Address, Body, Carried, FrameBody, Packet, PortId, Subject},
@@ -364,28 +364,36 @@ impl<G: Guest> Fabric<G> {
         (moved, true)
     }
 
-    /// Registers another program with these devices. `way` sends packets to it. `program` distinguishes it from other programs,
-    /// and from earlier runs of the same program.
+    /// Returns the session to offer to another program, with these devices, before it joins. It has to offer one, too. If both have
+    /// kept the state of a lost link, the link is restored.
+    pub fn session(&self, program: u64, addresses: &[Address]) -> Session {
+        self.links.lock().session(program, addresses)
+    }
+
+    /// Registers another program. `way` sends packets to it.
     ///
     /// # Errors
     ///
-    /// An address is taken, or there are too many links, devices or ports.
+    /// An address is taken, there are too many links, devices or ports, or the session is over.
     pub fn join(
         &self,
         now: Duration,
-        program: u64,
-        addresses: &[Address],
+        newcomer: &Newcomer<'_>,
         way: &Arc<dyn Link>,
     ) -> Result<LinkId, JoinError> {
         let endpoints = self.endpoints();
-        if endpoints.iter().any(|own| addresses.contains(&own.address)) {
+        let mut own = endpoints.iter();
+        if own.any(|own| newcomer.addresses.contains(&own.address)) {
             return Err(JoinError::AddressTaken);
         }
         let (gone, joined) = {
             let mut ports = self.ports.write();
             let mut links = self.links.lock();
-            let gone = links.forget_lost(now, &self.wire, program, addresses);
-            let joined = links.join(now, &self.wire, program, addresses, way);
+            if links.is_stale(newcomer.session) {
+                return Err(JoinError::TooLate);
+            }
+            let gone = links.forget_lost(now, &self.wire, newcomer);
+            let joined = links.join(now, &self.wire, newcomer, way);
             for peer in joined.iter().flat_map(|joined| &joined.peers) {
                 let port = peer.port.0;
                 let peer = Port::Peer(Arc::clone(peer));

@@ -43,7 +43,7 @@ mod wire;
 
 pub use capture::{Record, RecordKind, Tap};
 pub use fabric::Fabric;
-pub use links::{JoinError, Link, LinkId};
+pub use links::{JoinError, Link, LinkId, Newcomer, Session};
 pub use memory::{Access, CopyError, Guest, Memory, Pins};
 pub use network::{Load, Network, NoPath, PathCounters, Sent};
 pub use packet::{Address, Frame, PortId};

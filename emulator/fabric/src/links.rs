@@ -42,6 +42,28 @@ pub trait Link: Send + Sync {
     fn send(&self, frame: Frame);
 }
 
+/// Another program that joins.
+#[derive(Clone, Copy, Debug)]
+pub struct Newcomer<'a> {
+    /// Distinguishes it from other programs, and from earlier runs of the same program.
+    pub program: u64,
+    /// Addresses of its devices.
+    pub addresses: &'a [Address],
+    /// Session that this program has offered to it.
+    pub session: Session,
+    /// Number of the session that it has offered to this program.
+    pub offered: u64,
+}
+
+/// Identity of the state that this program keeps for another one, between the first join and the loss of that state.
+#[derive(Clone, Copy, Debug)]
+pub struct Session {
+    /// Number that no other session of this program has.
+    pub number: u64,
+    /// Whether there is such state.
+    exists: bool,
+}
+
 /// Reason why another program cannot join.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JoinError {
@@ -53,6 +75,9 @@ pub enum JoinError {
     /// There would be too many links, devices or ports.
     #[error("too many emulators have joined, or the other one has too many devices")]
     TooMany,
+    /// The state for the other program was dropped after its session was offered.
+    #[error("the other emulator was away for too long, and has to join again")]
+    TooLate,
 }
 
 /// The port of a device of another program.
@@ -78,6 +103,8 @@ impl Peer {
 #[derive(Default)]
 pub(crate) struct Links {
     links: Vec<Option<Entry>>,
+    /// Number of sessions so far.
+    sessions: u64,
     ports: usize,
     /// Unused ports, and the times since which they are unused.
     free: VecDeque<(Duration, PortId, Arc<Mailbox>)>,
@@ -86,6 +113,8 @@ pub(crate) struct Links {
 struct Entry {
     /// Distinguishes the program from other programs, and from earlier runs of the same program.
     program: u64,
+    /// Numbers of the sessions of both programs.
+    sessions: [u64; 2],
     peers: Vec<Arc<Peer>>,
     quotas: Quotas,
     /// Time at which the link was lost.
@@ -110,9 +139,16 @@ pub(crate) struct Joined {
 
 impl Entry {
     /// Whether the link is that of this program, with exactly these devices.
-    fn is(&self, program: u64, addresses: &[Address]) -> bool {
+    fn is_of(&self, program: u64, addresses: &[Address]) -> bool {
         let own = self.peers.iter().map(|peer| peer.address);
         self.program == program && own.eq(addresses.iter().copied())
+    }
+
+    /// Whether the link can be restored for a program: both still have their state. With the state of one end only, packets that
+    /// were delivered before would be delivered again.
+    fn is(&self, newcomer: &Newcomer<'_>) -> bool {
+        self.is_of(newcomer.program, newcomer.addresses)
+            && self.sessions == [newcomer.session.number, newcomer.offered]
     }
 
     /// Whether one of the link's devices has one of these addresses.
@@ -123,21 +159,39 @@ impl Entry {
 }
 
 impl Links {
+    /// Returns the session to offer to a program before it joins.
+    pub(crate) fn session(&mut self, program: u64, addresses: &[Address]) -> Session {
+        let mut entries = self.links.iter().flatten();
+        let known = entries.find(|entry| entry.is_of(program, addresses));
+        let known = known.map(|entry| entry.sessions[0]);
+        let number = known.unwrap_or_else(|| {
+            self.sessions += 1;
+            self.sessions
+        });
+        let exists = known.is_some();
+        Session { number, exists }
+    }
+
+    /// Whether there is no longer the state of a session that was offered.
+    pub(crate) fn is_stale(&self, session: Session) -> bool {
+        let mut entries = self.links.iter().flatten();
+        session.exists && !entries.any(|entry| entry.sessions[0] == session.number)
+    }
+
     /// Removes lost links that will not be restored: those lost for too long, or with an address that the joining program uses,
     /// too. Returns the ports of their devices. Endpoints have to forget these ports, whether or not that program can join.
     pub(crate) fn forget_lost(
         &mut self,
         now: Duration,
         wire: &Wire,
-        program: u64,
-        addresses: &[Address],
+        newcomer: &Newcomer<'_>,
     ) -> Vec<PortId> {
         let is_gone = |entry: &Entry| {
             let is_over = |lost| now.saturating_sub(lost) > REJOIN_TIMEOUT;
             entry
                 .lost
-                .is_some_and(|lost| is_over(lost) || entry.shares(addresses))
-                && !entry.is(program, addresses)
+                .is_some_and(|lost| is_over(lost) || entry.shares(newcomer.addresses))
+                && !entry.is(newcomer)
         };
         let entries = self.links.iter().enumerate();
         let gone: Vec<_> = entries
@@ -155,17 +209,17 @@ impl Links {
         &mut self,
         now: Duration,
         wire: &Wire,
-        program: u64,
-        addresses: &[Address],
+        newcomer: &Newcomer<'_>,
         way: &Arc<dyn Link>,
     ) -> Result<Joined, JoinError> {
+        let addresses = newcomer.addresses;
         let entries = self.links.iter_mut().enumerate();
         let mut entries = entries.filter_map(|(index, entry)| Some((index, entry.as_mut()?)));
         let known = entries.find(|(_, entry)| {
-            entry.shares(addresses) || entry.lost.is_some() && entry.is(program, addresses)
+            entry.shares(addresses) || entry.lost.is_some() && entry.is(newcomer)
         });
         if let Some((index, entry)) = known {
-            if entry.lost.is_none() || !entry.is(program, addresses) {
+            if entry.lost.is_none() || !entry.is(newcomer) {
                 return Err(JoinError::AddressTaken);
             }
             entry.lost = None;
@@ -200,7 +254,8 @@ impl Links {
             }));
         }
         let entry = Entry {
-            program,
+            program: newcomer.program,
+            sessions: [newcomer.session.number, newcomer.offered],
             peers: peers.clone(),
             quotas: Quotas {
                 incoming: Quota::new(INCOMING_BYTES),

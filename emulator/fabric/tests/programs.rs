@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use efa_fabric::{Frame, JoinError, Link, LinkId, PortId, Record, Settings, Tap};
+use efa_fabric::{Frame, JoinError, Link, LinkId, Newcomer, PortId, Record, Settings, Tap};
 use efa_hw::{
     admin::qp::QpType,
     io::{Cdesc, CompStatus},
@@ -34,12 +34,50 @@ impl Wire {
     }
 }
 
+/// Lets another program join.
+fn try_join(
+    net: &Net,
+    program: u64,
+    addresses: &[[u8; 16]],
+    wire: &Arc<Wire>,
+) -> Result<LinkId, JoinError> {
+    let newcomer = Newcomer {
+        program,
+        addresses,
+        session: net.fabric.session(program, addresses),
+        offered: 0,
+    };
+    let way: Arc<dyn Link> = Arc::clone(wire) as _;
+    net.fabric.join(net.now, &newcomer, &way)
+}
+
 /// Joins another program to the network; returns its link and the packets that are sent over it.
-fn join(net: &Net, program: u64, address: [u8; 16]) -> (LinkId, Arc<Wire>) {
+fn join(net: &Net, program: u64, addresses: &[[u8; 16]]) -> (LinkId, Arc<Wire>) {
     let wire = Arc::new(Wire::default());
-    let way: Arc<dyn Link> = Arc::clone(&wire) as _;
-    let link = net.fabric.join(net.now, program, &[address], &way);
-    (link.unwrap(), wire)
+    let link = try_join(net, program, addresses, &wire).unwrap();
+    (link, wire)
+}
+
+/// Joins two programs with one device each.
+fn join_each_other(nets: &mut [Net; 2]) -> [(LinkId, Arc<Wire>); 2] {
+    let addresses = [1, 0].map(|other: usize| [nets[other].address(PortId(0))]);
+    let program = |index: usize| 1 - index as u64;
+    let sessions = [0, 1].map(|index: usize| {
+        let fabric = &nets[index].fabric;
+        fabric.session(program(index), &addresses[index])
+    });
+    [0, 1].map(|index: usize| {
+        let newcomer = Newcomer {
+            program: program(index),
+            addresses: &addresses[index],
+            session: sessions[index],
+            offered: sessions[1 - index].number,
+        };
+        let (net, wire) = (&nets[index], Arc::new(Wire::default()));
+        let way: Arc<dyn Link> = Arc::clone(&wire) as _;
+        let link = net.fabric.join(net.now, &newcomer, &way);
+        (link.unwrap(), wire)
+    })
 }
 
 /// Two programs with a device and a queue pair each.
@@ -58,10 +96,7 @@ impl Programs {
         for index in 0..2 {
             qps[index].ah = nets[index].handle_of(&qps[index], addresses[1 - index]);
         }
-        let links = [0, 1].map(|index: usize| {
-            let other = 1 - index;
-            join(&nets[index], other as u64, addresses[other])
-        });
+        let links = join_each_other(&mut nets);
         Self { nets, qps, links }
     }
 
@@ -83,6 +118,15 @@ impl Programs {
                 return;
             }
         }
+    }
+
+    /// Loses the links, and joins the programs again after `meanwhile`.
+    fn reconnect(&mut self, meanwhile: impl FnOnce(&mut [Net; 2])) {
+        for (net, link) in self.nets.iter_mut().zip(&self.links) {
+            net.fabric.leave(net.now, link.0);
+        }
+        meanwhile(&mut self.nets);
+        self.links = join_each_other(&mut self.nets);
     }
 
     fn wait(&mut self, index: usize) -> Cdesc {
@@ -275,14 +319,87 @@ fn state_of_a_gone_program_is_dropped_even_if_a_join_fails() {
             net.run_for(Duration::from_secs(6));
         }
         assert_eq!(net.poll(&mut programs.qps[0]), None);
-        let way: Arc<dyn Link> = Arc::new(Wire::default());
-        let joined = net.fabric.join(net.now, 9, &addresses, &way);
+        let joined = try_join(net, 9, &addresses, &Arc::default());
         assert_eq!(joined, Err(JoinError::TooMany));
         // All work requests to it end.
         let completion = net.poll(&mut programs.qps[0]).expect("a completion");
         let status = u8::from(CompStatus::LocalUnrespRemote);
         assert_eq!(completion.status, status);
     }
+}
+
+/// A link is restored if both ends have kept their state. Otherwise, packets that have arrived would arrive twice.
+#[test]
+fn a_link_is_restored_by_both_ends_or_by_none() {
+    let patient = Settings {
+        silence_s: 600.0,
+        ..Settings::default()
+    };
+    for forgets in [None, Some(0), Some(1)] {
+        let mut programs = Programs::new(QpType::Srd, &patient);
+        let regions = [0, 1].map(|index: usize| {
+            let qp = programs.qps[index].clone();
+            programs.nets[index].region(&qp, 1, 0)
+        });
+        let [from, to] = &regions;
+        let peer = programs.qps[1].clone();
+        for _ in 0..4 {
+            programs.nets[1].receive(&mut programs.qps[1], &[(to.iova, 100, to.lkey)]);
+        }
+        let send = Send::message(&peer, from, 10);
+        programs.nets[0].post(&mut programs.qps[0], &send);
+        let both = [programs.wait(0), programs.wait(1)];
+        assert_eq!(both.map(|completion| completion.status), [0; 2]);
+        // The acknowledgement of this message is lost.
+        programs.nets[0].post(&mut programs.qps[0], &send);
+        programs.nets[0].run();
+        let net = &programs.nets[1];
+        for frame in programs.links[0].1.take() {
+            net.fabric.accept(net.now, programs.links[1].0, frame, 1000);
+        }
+        let status = programs.nets[1].status(&mut programs.qps[1]);
+        assert_eq!(status, CompStatus::Ok);
+        programs.reconnect(|nets| {
+            for net in nets.iter_mut() {
+                net.run_for(Duration::from_secs(6));
+            }
+            // The link is not restored in time, and another program joins.
+            if let Some(index) = forgets {
+                join(&nets[index], 9, &[[9; 16]]);
+            }
+        });
+        let status = match forgets {
+            None => CompStatus::Ok,
+            Some(_) => CompStatus::LocalUnrespRemote,
+        };
+        assert_eq!(programs.wait(0).status, u8::from(status));
+        programs.run();
+        assert_eq!(programs.nets[1].poll(&mut programs.qps[1]), None);
+        // The programs exchange messages again.
+        programs.nets[0].post(&mut programs.qps[0], &send);
+        let both = [programs.wait(0), programs.wait(1)];
+        assert_eq!(both.map(|completion| completion.status), [0; 2]);
+    }
+}
+
+/// Another program may join between the two messages of a greeting.
+#[test]
+fn a_session_that_has_just_ended_is_refused() {
+    let mut net = Net::of_program(&[Profile::Efa3], Settings::default(), 1, 1);
+    let (link, _) = join(&net, 9, &[[9; 16]]);
+    net.fabric.leave(net.now, link);
+    net.now += Duration::from_secs(6);
+    let newcomer = Newcomer {
+        program: 9,
+        addresses: &[[9; 16]],
+        session: net.fabric.session(9, &[[9; 16]]),
+        offered: 0,
+    };
+    join(&net, 8, &[[8; 16]]);
+    let way: Arc<dyn Link> = Arc::new(Wire::default());
+    let joined = net.fabric.join(net.now, &newcomer, &way);
+    assert_eq!(joined, Err(JoinError::TooLate));
+    join(&net, 9, &[[9; 16]]);
 }
 
 #[test]
@@ -298,7 +415,7 @@ fn frames_with_a_forged_source_are_dropped() {
     let frames = programs.links[0].1.take();
     assert_eq!(frames.len(), 1);
     let net = &programs.nets[1];
-    let (other, _) = join(net, 9, [9; 16]);
+    let (other, _) = join(net, 9, &[[9; 16]]);
     for frame in frames {
         net.fabric.accept(net.now, other, frame, 1000);
     }
@@ -326,7 +443,7 @@ fn forged_acknowledgements_and_responses_are_dropped() {
     });
     let peer = programs.qps[1].clone();
     programs.nets[1].fill(&regions[1], 0, &[7; 100]);
-    let (other, _) = join(&programs.nets[0], 9, OTHER);
+    let (other, _) = join(&programs.nets[0], 9, &[OTHER]);
     let [from, to] = &regions;
     for send in [
         Send::write(&peer, from, to, 10),
@@ -460,8 +577,7 @@ fn queued_acknowledgements_of_another_program_are_bounded() {
     let net = &mut programs.nets[1];
     let arrived = Arc::new(Arrived::default());
     net.fabric.set_tap(Arc::clone(&arrived) as _);
-    let way: Arc<dyn Link> = Arc::new(Wire::default());
-    let other = net.fabric.join(net.now, 9, &OTHERS, &way).unwrap();
+    let (other, _) = join(net, 9, &OTHERS);
     for address in OTHERS {
         let text = serde_json::to_string(&forged(&genuine, address)).unwrap();
         for _ in 0..MOST / 2 + 10 {
@@ -503,9 +619,7 @@ fn unroutable_packets_leave_no_state() {
     let answers = programs.links[0].1.take();
     let response = answers.iter().find(|frame| frame.payload() == 10).unwrap();
     let net = &mut programs.nets[1];
-    let wire = Arc::new(Wire::default());
-    let way: Arc<dyn Link> = Arc::clone(&wire) as _;
-    let other = net.fabric.join(net.now, 9, &OTHERS, &way).unwrap();
+    let (other, wire) = join(net, 9, &OTHERS);
     let count = CONNECTIONS / 2 + 1000;
     for frame in [&message, response] {
         for address in OTHERS {
@@ -542,10 +656,8 @@ fn state_of_another_program_is_bounded() {
     programs.nets[0].post(&mut programs.qps[0], &write);
     programs.nets[0].run();
     let genuine = programs.links[0].1.take().pop().unwrap();
-    let wire = Arc::new(Wire::default());
-    let way: Arc<dyn Link> = Arc::clone(&wire) as _;
     let net = &mut programs.nets[1];
-    let other = net.fabric.join(net.now, 9, &OTHERS, &way).unwrap();
+    let (other, wire) = join(net, 9, &OTHERS);
     for address in OTHERS {
         net.handle_of(&programs.qps[1], address);
     }

@@ -5,7 +5,7 @@
 use crate::net::pattern;
 
 /// The version of the protocol.
-pub const VERSION: u64 = 3;
+pub const VERSION: u64 = 4;
 
 /// A message under construction.
 #[derive(Debug, Default)]
@@ -60,14 +60,16 @@ impl Bytes {
     }
 }
 
-/// Returns the greeting of a program with devices of these addresses.
+/// Returns the greeting of a program with devices of these addresses, and the number of its session.
 pub fn hello(program: u64, devices: &[[u8; 16]]) -> Vec<u8> {
     let mut bytes = Bytes::default();
     bytes.numbers(&[VERSION, program, devices.len() as u64]);
     for device in devices {
         bytes.address(*device);
     }
-    bytes.framed()
+    let mut session = Bytes::default();
+    session.number(1);
+    [bytes.framed(), session.framed()].concat()
 }
 
 /// Fields that packets between two devices have in common.

@@ -11,7 +11,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use efa_fabric::{Fabric, Frame, JoinError, Link, LinkId, PathCounters, PortId, Settings, Tap};
+use efa_fabric::{
+    Fabric, Frame, JoinError, Link, LinkId, Newcomer, PathCounters, PortId, Session, Settings, Tap,
+};
 use efa_model::Device;
 use parking_lot::{Condvar, Mutex};
 
@@ -122,19 +124,19 @@ impl Runtime {
         result
     }
 
-    /// Adds another program with devices at `addresses`. `way` carries packets to it.
+    /// Returns the session to offer to another program, with devices at `addresses`, before it joins.
+    pub fn session(&self, program: u64, addresses: &[[u8; 16]]) -> Session {
+        self.fabric.session(program, addresses)
+    }
+
+    /// Adds another program. `way` carries packets to it.
     ///
     /// # Errors
     ///
     /// The program can't join.
-    pub fn join(
-        &self,
-        program: u64,
-        addresses: &[[u8; 16]],
-        way: &Arc<dyn Link>,
-    ) -> Result<LinkId, JoinError> {
+    pub fn join(&self, newcomer: &Newcomer<'_>, way: &Arc<dyn Link>) -> Result<LinkId, JoinError> {
         let now = self.now();
-        let joined = self.fabric.join(now, program, addresses, way);
+        let joined = self.fabric.join(now, newcomer, way);
         self.call(now);
         joined
     }

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use efa_fabric::{Frame, Link, LinkId, PathSettings, Settings};
+use efa_fabric::{Frame, Link, LinkId, Newcomer, PathSettings, Settings};
 use efa_hw::{
     admin::qp::QpType,
     io::{OpType, RxDesc, RxLkeyCtrl},
@@ -139,10 +139,16 @@ impl Attack {
         }
     }
 
-    fn join(&self, program: u64, devices: &[[u8; 16]]) -> Option<LinkId> {
+    fn join(&self, program: u64, addresses: &[[u8; 16]], offered: u64) -> Option<LinkId> {
         let way: Arc<dyn Link> = Arc::clone(&self.sent) as _;
         let (fabric, now) = (&self.net.fabric, self.net.now);
-        fabric.join(now, program, devices, &way).ok()
+        let newcomer = Newcomer {
+            program,
+            addresses,
+            session: fabric.session(program, addresses),
+            offered,
+        };
+        fabric.join(now, &newcomer, &way).ok()
     }
 
     /// Returns a packet for one of the devices, prefixed with its length.
@@ -304,8 +310,9 @@ impl Attack {
             5 | 6 => self.work(input),
             _ if choice >= 240 => {
                 self.net.fabric.leave(self.net.now, *link);
-                // The same program, or a restarted one.
-                if let Some(again) = self.join(u64::from(choice & 8), &REMOTE[..2]) {
+                // The same program, with or without its state, or a restarted one.
+                let (program, offered) = (u64::from(choice & 8), u64::from(choice & 1));
+                if let Some(again) = self.join(program, &REMOTE[..2], offered) {
                     *link = again;
                 }
             }
@@ -330,7 +337,7 @@ impl Attack {
 /// Sends payload in messages that have none, for which there is no memory.
 pub fn send_payload_with_requests<P: Protocol>() {
     let mut attack = Attack::new(Settings::default());
-    let link = attack.join(8, &REMOTE[..2]).unwrap();
+    let link = attack.join(8, &REMOTE[..2], 0).unwrap();
     let (qp, region) = (attack.qps[0].clone(), attack.regions[0].clone());
     let to = attack.net.address(qp.port);
     let reader = [1, 0, 1];
@@ -382,7 +389,8 @@ pub fn play<P: Protocol>(data: &[u8]) {
     }
     let greeted = P::greet(&hello);
     let mut attack = Attack::new(settings);
-    if let Some(mut link) = greeted.and_then(|(program, devices)| attack.join(program, &devices)) {
+    if let Some(mut link) = greeted.and_then(|(program, devices)| attack.join(program, &devices, 0))
+    {
         for _ in 0..MAX_STEPS {
             if input.is_empty() {
                 break;
