@@ -459,9 +459,10 @@ impl<T: Driver> Adapter<T> {
         }
         // The bus also gives up a recovery because of another function. It has not isolated this
         // one then.
-        // SAFETY: By the contract, the device is valid. The core writes the state as a whole.
-        let now = unsafe { (&raw const (*pdev).error_state).read_volatile() };
-        if now == bindings::pci_channel_io_normal {
+        // SAFETY: By the contract, the device is valid.
+        let now = unsafe { &raw const (*pdev).error_state };
+        // SAFETY: The state is part of the valid device. The core writes it at any time, as a whole.
+        if unsafe { now.read_volatile() } == bindings::pci_channel_io_normal {
             return bindings::pci_ers_result_PCI_ERS_RESULT_DISCONNECT;
         }
 

@@ -7,10 +7,9 @@
 //!
 //! C header: [`include/linux/workqueue.h`](srctree/include/linux/workqueue.h)
 
-use core::{
-    ops::Deref,
-    ptr::NonNull, //
-};
+#[cfg(kverbs)]
+use core::ops::Deref;
+use core::ptr::NonNull;
 
 use kernel::{
     bindings,

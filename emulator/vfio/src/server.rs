@@ -379,7 +379,7 @@ impl vfio_user::Backend for Backend<'_> {
         let mut writes = writes.iter().copied().peekable();
         while writes.peek().is_some() {
             let done = self.function.access(vmm, |device, link, now| {
-                while let Some(one) = writes.next() {
+                for one in writes.by_ref() {
                     write(device, link, now, bars, one);
                     // The send queues are cleared between this write and the next one.
                     if link.is_unclean() {
