@@ -13,15 +13,15 @@ use crate::{
     quota::Quota,
 };
 
-/// Maximum number of connections from one peer's device: one for each queue pair.
-const MOST: usize = 64 << 10;
-
 /// Limit on the memory of all receivers for one device of this program, or for all devices of another one, in bytes. It suffices
-/// for [`MOST`] connections, and for more than thirty times the packets that a device has in flight, all out of order. Beyond it,
+/// for a connection of each queue pair of a peer's device, and for more than thirty times the packets that a device has in flight, all out of order. Beyond it,
 /// packets that arrive out of order are dropped until there is room.
 pub(crate) const REMEMBERED: usize = 64 << 20;
 
-const _: () = assert!(MOST * receiver::BYTES + 30 * MAX_IN_FLIGHT * receiver::ENTRY <= REMEMBERED);
+const _: () = {
+    let connections = (1 << 16) * receiver::BYTES;
+    assert!(connections + 30 * MAX_IN_FLIGHT * receiver::ENTRY <= REMEMBERED);
+};
 
 /// Time after which the state of an idle connection is dropped, beyond the time for which its sender may retransmit. Without the
 /// state, a retransmission is taken for a new packet.

@@ -432,7 +432,7 @@ fn a_client_does_not_wait_for_a_device_that_dies_while_it_is_unbound() {
 /// A client whose completion handler requests the next event, polls, and posts a receive.
 struct Poster {
     objects: Objects,
-    requests: Vec<Box<Request>>,
+    requests: Vec<Request>,
     posted: Cell<usize>,
     polled: Cell<usize>,
 }
@@ -441,7 +441,7 @@ impl Poster {
     fn new() -> Box<Self> {
         let objects = Objects::new(registered().unwrap(), WORKQUEUE).unwrap();
         let poster = Box::new(Self {
-            requests: (0..5).map(|_| Request::new(0)).collect(),
+            requests: (0..5).map(|_| *Request::new(0)).collect(),
             objects,
             posted: Cell::new(0),
             polled: Cell::new(0),
@@ -524,7 +524,7 @@ fn no_object_is_left_to_the_device_with_the_memory_of_a_client() {
                 _ => drop(objects),
             }
             sim::sleep(SECOND);
-            let expected = is_reset.then_some("memory_held").unwrap_or("none");
+            let expected = if is_reset { "memory_held" } else { "none" };
             assert_eq!(
                 rig.state("last_reset").as_deref(),
                 Some(expected),
