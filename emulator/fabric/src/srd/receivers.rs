@@ -14,8 +14,8 @@ use crate::{
 };
 
 /// Limit on the memory of all receivers for one device of this program, or for all devices of another one, in bytes. It suffices
-/// for a connection of each queue pair of a peer's device, and for more than thirty times the packets that a device has in flight, all out of order. Beyond it,
-/// packets that arrive out of order are dropped until there is room.
+/// for a connection of each queue pair of a peer's device. Then more than thirty times the packets that a device has in flight
+/// may be out of order. Beyond it, packets that arrive out of order are dropped until there is room.
 pub(crate) const REMEMBERED: usize = 64 << 20;
 
 const _: () = {
