@@ -5,6 +5,7 @@ import importlib.machinery
 import importlib.util
 import json
 import os
+import signal
 import socket
 import struct
 import subprocess
@@ -170,6 +171,30 @@ class Lacks(unittest.TestCase):
         self.program("ssh-keygen", 'for last; do :; done; echo KEY >"$last.pub"')
         self.program("qemu-img", "exit 0")
         self.says("efa-emu ended with status 3: see .*efa-emu.log")
+
+
+class End(unittest.TestCase):
+    """The end of the lab's programs."""
+
+    def setUp(self):
+        self.lab = object.__new__(lab.Lab)
+        self.lab.arguments = mock.Mock(check=False)
+        self.lab.programs = {name: subprocess.Popen(["sleep", "infinity"]) for name in ("efa-emu", "guest0", "guest1")}
+        for number in lab.SIGNALS:
+            self.addCleanup(signal.signal, number, signal.getsignal(number))
+
+    def ends(self, **changes):
+        with mock.patch.multiple(lab, say=mock.DEFAULT) as patched, mock.patch.object(lab.Lab, "power_off", **changes):
+            patched["say"].side_effect = OSError("the terminal is closed")
+            self.lab.end()
+        self.assertEqual([process.poll() for process in self.lab.programs.values()], [-signal.SIGTERM] * 3)
+
+    def test_a_second_signal_ends_the_programs_at_once(self):
+        self.ends(side_effect=KeyboardInterrupt)
+
+    def test_a_closed_terminal_does_not_matter(self):
+        with mock.patch.object(lab, "POWER_OFF", 0):
+            self.ends()
 
 
 if __name__ == "__main__":
