@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 import contextlib
 import io
+import os
 import types
 import unittest
 from unittest import mock
 
 import support
-from efa_tools import abi, cli, times
+from efa_tools import abi, cache, cli, store, times
 from efa_tools.failure import Failure
 from efa_tools.tally import Tally
 
@@ -117,6 +118,13 @@ class Reference(support.TemporaryCache):
     def test_they_are_kept(self):
         self.assertEqual([abi.reference("cloud-amd64", "efa3") for _ in range(2)], [{"a": "1"}] * 2)
         self.assertEqual(self.runs, [("c", "cloud-amd64", "efa3")])
+
+    def test_old_ones_are_not_removed_before_they_are_read(self):
+        abi.reference("cloud-amd64", "efa3")
+        for path in cache.folder("abi").iterdir():
+            os.utime(path, (0, 0))
+        with mock.patch.object(store, "KEPT", 0):
+            self.assertEqual([abi.reference("cloud-amd64", "efa3") for _ in range(2)], [{"a": "1"}] * 2)
 
     def test_they_are_renewed(self):
         abi.reference("cloud-amd64", "efa3")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """Build results, stored by the content of their sources. Clones with the same sources share them."""
 
+import contextlib
 import fnmatch
 import os
 import shutil
@@ -80,6 +81,8 @@ def build(kind, folders, others, what, gigabytes, make):
 def discard_old(folder):
     """Removes entries that were not used for long."""
     known = sorted(((path.stat().st_mtime, path) for path in folder.iterdir() if path.suffix != ".tmp"), reverse=True)
-    for used, path in known[KEPT:]:
-        if used < time.time() - HOURS * 3600:
-            cache.discard(path)
+    for _, path in known[KEPT:]:
+        # Another run may have used it, or removed it, meanwhile.
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_mtime < time.time() - HOURS * 3600:
+                cache.discard(path)
