@@ -401,7 +401,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         report::announce(self.controller.pdev(), c"EFA_EVENT=failed", cause);
         dev_err!(
             self.controller.dev(),
-            "The device is given up, as {}: write 1 to 'reset' in its sysfs directory, or bind it again, to retry\n",
+            "Given up, as {}: to retry, write 1 to 'reset' in sysfs, or bind the device again\n",
             why
         );
     }
