@@ -80,10 +80,13 @@ def programs_without_kverbs(flavour):
     return tally
 
 
+# Devices of tests that are not about keep-alives. A busy host may delay those for so long that the driver resets a device.
+EFA3, EFA4 = (f"profile={profile},keep_alive_ms=0" for profile in ("efa3", "efa4"))
+
 # The guest of each sample: the provider's has no other provider.
 SAMPLE_OPTIONS = {
     "null_rdma": {"driver": "none", "devices": []},
-    "rdma_exchange": {"driver": "rust", "devices": ["profile=efa3", "profile=efa4"]},
+    "rdma_exchange": {"driver": "rust", "devices": [EFA3, EFA4]},
 }
 
 
@@ -112,7 +115,7 @@ def kernel_clients(flavour):
     """Runs kernel verbs and both samples in one guest."""
     command = "/efa-rs/tests/kselftest/run.sh ../kverbs/kverbs.py ../samples/rdma_exchange.py ../samples/null_rdma.py dmesg.py"
     options = {"share": client_modules(toolroot.kernel(flavour))}
-    tally, _ = in_guest(f"kernel clients {flavour}", command, "rust", flavour, ["profile=efa3", "profile=efa4"], **options)
+    tally, _ = in_guest(f"kernel clients {flavour}", command, "rust", flavour, [EFA3, EFA4], **options)
     return tally
 
 
@@ -126,12 +129,10 @@ def kverbs(flavour, rounds=None):
     between = "/efa-rs/tests/kverbs/between.py /share/kverbs_client.ko /share/rdma_exchange.ko"
     if flavour == toolroot.DEBUG:
         between = f"EFA_SLOW_KERNEL=4 {between}"
-    devices = ["profile=efa3", "profile=efa4"]
+    devices = [EFA3, EFA4]
     tally, _ = in_guest(f"kverbs {flavour}", local, "rust", flavour, devices, **options)
     removals, _ = in_guest(f"kverbs {flavour} removals", "/efa-rs/tests/kverbs/lnd.py", "rust", flavour, devices, **options)
-    two, _ = in_guest(
-        f"kverbs {flavour} between guests", between, "rust", flavour, ["profile=efa4"], guests=2, cpus=1, leader=True, **options
-    )
+    two, _ = in_guest(f"kverbs {flavour} between guests", between, "rust", flavour, [EFA4], guests=2, cpus=1, leader=True, **options)
     tally += removals
     tally += two
     return tally
@@ -139,13 +140,13 @@ def kverbs(flavour, rounds=None):
 
 def peer_memory(flavour):
     """Tests RDMA of one guest to and from memory of another device in the other guest."""
-    options = {"devices": ["profile=efa3"], "guests": 2, "cpus": 1, "leader": True, "hotplug": True, "memory_device": "16M"}
+    options = {"devices": [EFA3], "guests": 2, "cpus": 1, "leader": True, "hotplug": True, "memory_device": "16M"}
     tally, _ = in_guest(f"peer memory {flavour}", "/efa-rs/tests/peer/peer.py", "rust", flavour, **options)
     return tally
 
 
 # The device with the most features.
-RDMA_CORE_DEVICES = ["profile=efa3"]
+RDMA_CORE_DEVICES = [EFA3]
 # Lists of the expected results, by the rdma-core of a userland.
 RDMA_CORE_LISTS = {userland.STABLE: "expected", userland.NEXT: "expected.next"}
 
@@ -168,7 +169,7 @@ def rdma_core(drivers, flavour, chosen=userland.STABLE):
 
 
 # Devices for all ways to transfer data.
-INTEROP_DEVICES = ["profile=efa3", "profile=efa4"]
+INTEROP_DEVICES = [EFA3, EFA4]
 
 
 def between_guests(name, guests, arguments, driver, flavour, timeout=LIMIT, environment="", **options):
