@@ -173,28 +173,65 @@ class Lacks(unittest.TestCase):
         self.says("efa-emu ended with status 3: see .*efa-emu.log")
 
 
-class End(unittest.TestCase):
-    """The end of the lab's programs."""
+# A lab whose programs only sleep. It prints their ids, and later which guests' power buttons are pressed.
+ASLEEP = """
+import sys, time
+from test_lab import lab
 
-    def setUp(self):
-        self.lab = object.__new__(lab.Lab)
-        self.lab.arguments = mock.Mock(check=False)
-        self.lab.programs = {name: subprocess.Popen(["sleep", "infinity"]) for name in ("efa-emu", "guest0", "guest1")}
-        for number in lab.SIGNALS:
-            self.addCleanup(signal.signal, number, signal.getsignal(number))
+def run(self):
+    for name in ("efa-emu", "guest0", "guest1"):
+        self.start(name, {command})
+    print(*(process.pid for process in self.programs.values()), flush=True)
+    time.sleep(999)
 
-    def ends(self, **changes):
-        with mock.patch.multiple(lab, say=mock.DEFAULT) as patched, mock.patch.object(lab.Lab, "power_off", **changes):
-            patched["say"].side_effect = OSError("the terminal is closed")
-            self.lab.end()
-        self.assertEqual([process.poll() for process in self.lab.programs.values()], [-signal.SIGTERM] * 3)
+lab.Lab.run = run
+lab.Lab.power_off = lambda self, guest: print("button", guest, flush=True)
+lab.POWER_OFF, lab.TERMINATION = {limits}
+sys.argv[1:] = ["--folder", {folder!r}, "image"]
+lab.main()
+"""
 
-    def test_a_second_signal_ends_the_programs_at_once(self):
-        self.ends(side_effect=KeyboardInterrupt)
 
-    def test_a_closed_terminal_does_not_matter(self):
-        with mock.patch.object(lab, "POWER_OFF", 0):
-            self.ends()
+class End(support.TemporaryCache):
+    """The end of a lab leaves no program."""
+
+    def start(self, limits, command=("sleep", "999"), **options):
+        """Starts a lab with LIMITS on the power-off and on the end of terminated programs."""
+        script = ASLEEP.format(command=command, limits=limits, folder=str(self.folder))
+        process = self.python(script, cwd=Path(__file__).parent, stdout=subprocess.PIPE, **options)
+        self.addCleanup(process.kill)
+        self.programs = process.stdout.readline().split()
+        self.assertEqual(len(self.programs), 3)
+        return process
+
+    def ends(self, process):
+        printed, _ = process.communicate(timeout=support.PATIENCE)
+        left = [program for program in self.programs if Path("/proc", program).exists()]
+        for program in left:
+            os.kill(int(program), signal.SIGKILL)
+        self.assertEqual((left, printed), ([], "button 0\nbutton 1\n"))
+
+    def test_a_second_signal_shortens_the_power_off(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            process = self.start((9999, support.PATIENCE), stderr=subprocess.PIPE)
+            process.send_signal(signal.SIGHUP)
+            self.assertIn("the guests power off", process.stderr.readline())
+            process.send_signal(signal.SIGHUP)
+            process.send_signal(number)
+            self.ends(process)
+
+    def test_the_terminal_is_closed(self):
+        reader, writer = os.pipe()
+        os.close(reader)
+        process = self.start((0, support.PATIENCE), stderr=writer)
+        os.close(writer)
+        process.send_signal(signal.SIGHUP)
+        self.ends(process)
+
+    def test_a_program_that_ignores_its_termination_is_killed(self):
+        process = self.start((0, 0), ("env", "--ignore-signal=TERM", "sleep", "999"), stderr=subprocess.DEVNULL)
+        process.terminate()
+        self.ends(process)
 
 
 if __name__ == "__main__":
