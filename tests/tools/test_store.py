@@ -146,6 +146,26 @@ class Build(Clone):
             store.discard_old(made)
         self.assertEqual([path.name for path in made.iterdir()], ["3"])
 
+    def test_one_that_is_used_meanwhile_is_kept(self):
+        made, removed = cache.folder("thing"), []
+        for name in ("one", "two"):
+            os.utime(cache.folder("thing", name), (0, 0))
+
+        def remove(path):
+            removed.append(path)
+            for other in made.iterdir():
+                os.utime(other)
+
+        with mock.patch.object(store, "KEPT", 0), mock.patch("efa_tools.namespace.remove", remove):
+            store.discard_old(made)
+        self.assertEqual(len(removed), 1)
+
+    def test_one_that_is_removed_meanwhile_does_no_harm(self):
+        # Like an entry that is removed after it was listed, a dangling link has a name only.
+        (cache.folder("thing") / "gone").symlink_to("nowhere")
+        with mock.patch.object(store, "KEPT", 0):
+            store.discard_old(cache.folder("thing"))
+
 
 class Folders(support.TemporaryCache):
     """Folders of clones, also of clones that no longer exist."""

@@ -8,6 +8,7 @@ import contextlib
 import fcntl
 import functools
 import hashlib
+import math
 import os
 import shutil
 import time
@@ -161,11 +162,12 @@ def in_use(path):
     return False
 
 
-def discard(path):
-    """Removes a folder, unless a process uses it."""
+def discard(path, before=math.inf):
+    """Removes a folder, unless a process uses it, or it has changed since the time BEFORE."""
     if (descriptor := lock_exclusively(path)) is not None:
         try:
-            namespace.remove(path)
+            if os.stat(descriptor).st_mtime < before:
+                namespace.remove(path)
         finally:
             os.close(descriptor)
 

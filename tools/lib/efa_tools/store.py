@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """Build results, stored by the content of their sources. Clones with the same sources share them."""
 
-import contextlib
 import fnmatch
 import os
 import shutil
@@ -72,17 +71,20 @@ def build(kind, folders, others, what, gigabytes, make):
         except Changed:
             steps.note(f"{what} is built again, as its sources have changed meanwhile")
             continue
-        os.utime(path)
-        discard_old(path.parent)
+        keep(path)
         return path
     raise Failure(f"The sources of {what} changed during each of {ATTEMPTS} builds: do not edit them during the next one.")
 
 
+def keep(path):
+    """Marks an entry as used, and removes entries of its kind that were not used for long."""
+    os.utime(path)
+    discard_old(path.parent)
+
+
 def discard_old(folder):
     """Removes entries that were not used for long."""
-    known = sorted(((path.stat().st_mtime, path) for path in folder.iterdir() if path.suffix != ".tmp"), reverse=True)
-    for _, path in known[KEPT:]:
-        # Another run may have used it, or removed it, meanwhile.
-        with contextlib.suppress(FileNotFoundError):
-            if path.stat().st_mtime < time.time() - HOURS * 3600:
-                cache.discard(path)
+    known = sorted((path for path in folder.iterdir() if path.suffix != ".tmp"), key=steps.changed, reverse=True)
+    for path in known[KEPT:]:
+        # The time is compared under the entry's lock, as another process may have used the entry since the lines above.
+        cache.discard(path, before=time.time() - HOURS * 3600)
