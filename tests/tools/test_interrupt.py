@@ -86,6 +86,23 @@ cli.guarded(main)()
         _, said = process.communicate(timeout=support.PATIENCE)
         self.assertEqual((process.returncode, said.split(" by ")[1].split(":")[0]), (128 + signal.SIGTERM, "SIGTERM"))
 
+    def test_the_processes_of_its_commands_end(self):
+        script = "from efa_tools import interrupt, steps; interrupt.watch(); steps.call(['sh', '-c', 'sleep 999 & echo there; wait'])"
+        # The output ends with the last process that has it.
+        self.interrupt(script, signal.SIGTERM)
+
+    def test_an_installation_of_packages_is_not_cut_short(self):
+        program = self.folder / "apt-get"
+        program.write_text("#!/bin/sh\necho there\nread line\necho over\n")
+        program.chmod(0o755)
+        script = f"import subprocess; from efa_tools import interrupt; interrupt.watch(); subprocess.run([{str(program)!r}])"
+        process = self.python(script, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        self.addCleanup(process.kill)
+        self.assertEqual(process.stdout.readline(), "there\n")
+        process.terminate()
+        process.wait(support.PATIENCE)
+        self.assertEqual(process.communicate("\n", support.PATIENCE)[0], "over\n")
+
     def test_outside_a_run(self):
         script = "import sys, time; from efa_tools import cli; sys.argv = ['vm']\n"
         script += "cli.guarded(lambda: (print('there', flush=True), time.sleep(9999)))()"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from . import namespace, steps
 from .patience import PATIENCE
-from .processes import children, tree
+from .processes import children, name_of, tree
 from .tally import Tally
 from .verdict import check
 
@@ -63,12 +63,6 @@ class Run:
 
 def adopt_orphans():
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1)
-
-
-def name_of(pid):
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    return "?"
 
 
 def strays():
@@ -137,10 +131,9 @@ def busy(count, load):
     """Makes COUNT runs on a busy host with LOAD other processes. Each has to end, with a device that works."""
     namespace.require("stress-ng", "stress-ng")
     total = Tally()
-    with (
-        steps.step("runs on a busy host"),
-        subprocess.Popen(["stress-ng", "--quiet", "--cpu", str(load)], stdin=subprocess.DEVNULL) as others,
-    ):
+    # The load ends by itself if this process is killed.
+    command = ["stress-ng", "--quiet", "--cpu", str(load), "--timeout", str(count * (BUSY_LIMIT + END_LIMIT))]
+    with steps.step("runs on a busy host"), subprocess.Popen(command, stdin=subprocess.DEVNULL) as others:
         try:
             for number in range(1, count + 1):
                 run = Run(timeout=BUSY_LIMIT)

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from . import steps
+from .processes import children, name_of, tree
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -43,12 +44,24 @@ def last(action):
 def end(number):
     for other in SIGNALS:
         # A second signal ends the program at once.
-        signal.signal(other, lambda number, _: os._exit(128 + number))
+        signal.signal(other, lambda number, _: leave(number))
     try:
         # print() is not safe here, as the signal may have interrupted it.
         os.write(sys.stderr.fileno(), f"{sentence(number)}\n".encode())
         for action in _last:
             action()
+    finally:
+        leave(number)
+
+
+def leave(number):
+    """Ends this program and its descendants."""
+    try:
+        # An installation on the host ends by itself, as packages would otherwise remain half installed.
+        descendants = [pid for child in children(os.getpid()) if name_of(child) != "apt-get" for pid in tree(child)]
+        for pid in descendants:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
     finally:
         os._exit(128 + number)
 

@@ -79,6 +79,14 @@ def children(pid):
     return found
 
 
+def name_of(pid):
+    """The name of a process's program; "?" if there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return "?"
+
+
 def tree(pid):
     """A process and its descendants."""
     return [pid, *(other for child in children(pid) for other in tree(child))]
