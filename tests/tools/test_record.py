@@ -7,12 +7,14 @@ from efa_tools import record, times
 from efa_tools.tally import Tally
 
 HERE, ELSEWHERE = "1" * 40, "2" * 40
+HEAD = "# Page\n\n| `tools/check` | commit |\n|---|---|\n"
 
 
 class Page(support.TemporaryCache):
     def setUp(self):
         super().setUp()
         self.page = self.folder / "last-passed.md"
+        self.page.write_text(HEAD)
 
     def end(self, command, head=HERE, changed=False, **tally):
         """Saves and records the result of a run, as with RECORD=1."""
@@ -28,6 +30,7 @@ class Page(support.TemporaryCache):
         self.end("interop --driver c", passed=1234, skipped=5)
         self.end("attack", ELSEWHERE, passed=9)
         self.end("attack", passed=10)
+        self.assertTrue(self.page.read_text().startswith(HEAD))
         attack = "| `attack` | `111111111111` | 2001-09-09 | 10 | 0 | 10 |"
         self.assertEqual(self.rows(), [attack, "| `interop --driver c` | `111111111111` | 2001-09-09 | 1,234 | 5 | 10 |"])
 

@@ -6,16 +6,6 @@ import time
 
 from . import cache, steps, times
 
-HEAD = """# What passed last on which commit
-
-`RECORD=1` has a suite write its row here, such as `make check-all RECORD=1`. A row means that the suite came to its end, that nothing \
-failed,
-and that the commit had no changes. [Testing](testing.md) says what each suite is.
-
-| `tools/check` | commit | date (UTC) | passed | skipped | minutes |
-|---|---|---|---:|---:|---:|
-"""
-
 
 def wanted():
     return bool(os.environ.get("RECORD"))
@@ -28,9 +18,10 @@ def write(file, page=None):
     if not run["command"] or not times.has_passed(run):
         steps.note(f"{page.name} is unchanged: a row needs a run without failures on a commit without changes")
         return
-    rows = rows_of(page.read_text()) if page.exists() else {}
-    rows[run["command"]] = row(run)
-    page.write_text(HEAD + "".join(f"{rows[command]}\n" for command in sorted(rows)))
+    text = page.read_text()
+    rows = {**rows_of(text), run["command"]: row(run)}
+    head = [line for line in text.splitlines() if line not in rows_of(text).values()]
+    page.write_text("".join(f"{line}\n" for line in [*head, *(rows[command] for command in sorted(rows))]))
     steps.note(f"{page.name} has the row of {run['command']} now")
 
 
