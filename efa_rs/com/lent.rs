@@ -101,20 +101,20 @@ impl<'bound> Epoch<'bound> {
     /// case. Halts a device that does not answer, or that has refused, or was too busy for, more
     /// than [`MAX_REFUSED`] such commands.
     pub(crate) fn settle(&self, result: Result<NoData, CommandError>) {
-        match result {
-            Ok(NoData {}) => (),
-            Err(CommandError::Status(_) | CommandError::NoSlot) => self.count_refused(),
-            Err(_) => self.halt(Cause::CommandTimeout),
-        }
+        self.settle_by(result, Self::count_refused);
     }
 
     /// Like [`Self::settle`], for an object through which the device may use memory that a kernel
     /// client frees next. A device that has not destroyed it is halted.
     #[cfg(kverbs)]
     pub(crate) fn settle_now(&self, result: Result<NoData, CommandError>) {
+        self.settle_by(result, |epoch| epoch.halt(Cause::MemoryHeld));
+    }
+
+    fn settle_by(&self, result: Result<NoData, CommandError>, refused: impl FnOnce(&Self)) {
         match result {
             Ok(NoData {}) => (),
-            Err(CommandError::Status(_) | CommandError::NoSlot) => self.halt(Cause::MemoryHeld),
+            Err(CommandError::Status(_) | CommandError::NoSlot) => refused(self),
             Err(_) => self.halt(Cause::CommandTimeout),
         }
     }
