@@ -10,9 +10,9 @@
 //! that an access raises SIGBUS as well. No precaution at the time of mapping prevents that.
 //!
 //! The kernel writes such files through a mapping (`process_vm_writev`), and returns EFAULT where a store would raise SIGBUS.
-//! `pwrite` would wait for the lock of the inode, as seals and `fallocate` do. The VMM can hold that lock for as long as it likes:
-//! by a `write` from memory whose pages its own FUSE server or userfaultfd provides. So only the VMM's own thread waits for that
-//! lock, while it holds no other lock.
+//! `pwrite` would wait for the lock of the inode, as seals and `fallocate` do. The VMM can hold that lock for as long as it
+//! likes. It needs a `write` from memory whose pages its own FUSE server or userfaultfd provides. So only the VMM's own thread
+//! waits for that lock, while it holds no other lock.
 
 use std::{
     fs::File,
@@ -55,8 +55,8 @@ pub const MAX_BYTES: u64 = 4 << 40;
 /// Interval of checks whether a file is still in use.
 const RECHECK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Number of these checks before a file is given up while it is in use.
-const RECHECKS: usize = 1000;
+/// Number of these checks before a file is given up while it is in use: a generous bound.
+const RECHECKS: usize = 60_000;
 
 /// The files that a VMM shares.
 ///
@@ -122,8 +122,8 @@ impl Shareable {
     ///
     /// # Errors
     ///
-    /// The file is neither memory nor on an `allowed` file system of a disk, or its flags make accesses wait for a disk or
-    /// append, or prevent reads.
+    /// The file is neither memory nor on an `allowed` file system of a disk. Or its flags make accesses wait for a disk, append
+    /// or prevent reads.
     pub(crate) fn new(file: File, allowed: Allowed) -> io::Result<Self> {
         let metadata = file.metadata()?;
         // CAST: the type is signed on some architectures.
