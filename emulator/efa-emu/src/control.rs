@@ -18,6 +18,7 @@
 
 mod client;
 mod emulator;
+mod event_group;
 mod perform;
 pub(crate) mod protocol;
 mod scenario;

@@ -7,14 +7,17 @@
 
 mod connection;
 mod connections;
+mod in_flight;
+mod message;
 mod parked;
+mod paths;
 mod reads;
 mod receiver;
 mod receivers;
 mod window;
 
-pub(crate) use connection::Content;
 pub(crate) use connections::{Connections, Ended, Limits};
+pub(crate) use message::Content;
 pub(crate) use reads::{Reads, reader};
 pub(crate) use receiver::PsnClass;
 pub(crate) use receivers::{REMEMBERED, Receivers};

@@ -110,7 +110,7 @@ pub use program_error::{Fault, Hex, ProgramError, ProgramErrors, Since};
 pub use protocol_error::ProtocolError;
 pub use queue::{Queue, QueueError};
 pub use region_work::RegionWork;
-pub use resources::{mr::Segment, qp::QpId, send_queue::Operation};
+pub use resources::{memory::Segment, qp::QpId, send_queue::Operation};
 pub use snapshot::{CompletionQueue, EventQueue, MemoryRegion, QueuePair, Snapshot, WorkQueue};
 pub use state::{AdminState, HostInfoState, ResourceCounts, State};
 pub use statistics::{Counters, TransportEvent};

@@ -17,6 +17,7 @@ pub(crate) mod cq;
 pub(crate) mod eq;
 pub(crate) mod event_counter;
 pub(crate) mod failure;
+pub(crate) mod memory;
 pub(crate) mod mr;
 pub(crate) mod page_list;
 mod page_runs;

@@ -9,10 +9,11 @@ use serde_json::{Map, Value};
 use crate::{
     control::{
         emulator::{Device, Emulator},
+        event_group::EventGroup,
         protocol::{
-            Bytes, Clear, Counters, DeviceInfo, Devices, Die, Done, Event, EventGroup, Fabric,
-            FailQp, Hello, Inject, Injected, Network, Notify, Peek, Perform, Plug, Poke, Release,
-            Released, Reply, Request, Sample, Set, Snapshot, State, Trace, Unplug, Welcome,
+            Bytes, Clear, Counters, DeviceInfo, Devices, Die, Done, Event, Fabric, FailQp, Hello,
+            Inject, Injected, Network, Notify, Peek, Perform, Plug, Poke, Release, Released, Reply,
+            Request, Sample, Set, Snapshot, State, Trace, Unplug, Welcome,
         },
         scope::Scope,
     },

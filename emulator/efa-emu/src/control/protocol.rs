@@ -12,12 +12,12 @@ use std::{
 };
 
 use efa_fabric::{PathCounters, Settings};
-use efa_hw::aenq::AenqGroup;
 use efa_model::{Counters as DeviceCounters, FailedReset, Overrides, Profile, Queue, Rule, RuleId};
-use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings, json_schema};
+use schemars::{JsonSchema, Schema, generate::SchemaSettings};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::event_group::EventGroup;
 use crate::{snapshot, trace::Recent};
 
 /// The version of the protocol.
@@ -319,42 +319,6 @@ pub(crate) struct Event {
     pub(crate) after_reset: bool,
     /// Number of commands that this session completes before the event; one if absent.
     pub(crate) after_commands: Option<u64>,
-}
-
-/// A group of asynchronous events, by its name or by any number, even one without a meaning.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(try_from = "Value")]
-#[schemars(!try_from)]
-pub(crate) struct EventGroup(#[schemars(schema_with = "event_groups")] pub(crate) u16);
-
-fn event_groups(_: &mut SchemaGenerator) -> Schema {
-    let names: Vec<_> = AenqGroup::ALL.iter().map(|group| group.name()).collect();
-    json_schema!({
-        "anyOf": [
-            { "enum": names },
-            { "type": "integer", "minimum": 0, "maximum": u16::MAX },
-        ],
-    })
-}
-
-impl TryFrom<Value> for EventGroup {
-    type Error = String;
-
-    fn try_from(value: Value) -> Result<Self, String> {
-        let number = value.as_u64().and_then(|number| u16::try_from(number).ok());
-        let named = AenqGroup::ALL.iter().find(|group| value == group.name());
-        named
-            .map(|group| u16::from(*group))
-            .or(number)
-            .map(Self)
-            .ok_or_else(|| {
-                let names: Vec<_> = AenqGroup::ALL.iter().map(|group| group.name()).collect();
-                format!(
-                    "there is no event group {value}, only {} and numbers",
-                    names.join(", ")
-                )
-            })
-    }
 }
 
 /// Moves a queue pair to the error state.

@@ -8,15 +8,17 @@ use std::{
     time::Duration,
 };
 
-use efa_hw::io::CompStatus;
-use efa_model::{Operation, QpId, Request};
+use efa_model::QpId;
 
 use super::{
     PSN_RANGE,
+    in_flight::{InFlight, Packet},
+    message::{Content, Message},
     parked::{Parked, Part},
+    paths::Paths,
     window::{MOST, Shortest, Window},
 };
-use crate::packet::{Address, Data, Header, PortId, Reader, Subject};
+use crate::packet::{Data, PortId};
 
 /// Number of timeouts in a row after which a silent peer is given up. Those of one packet take about two seconds.
 const MAX_TIMEOUTS: u32 = 24;
@@ -28,18 +30,6 @@ const LEAST_AGE: Duration = Duration::from_secs(2);
 /// many packets, but not always the same one.
 const MAX_RETRIES: u32 = 10 * MAX_TIMEOUTS;
 
-/// Maximum time between two transmissions of a packet.
-const MAX_TIMEOUT: Duration = Duration::from_millis(100);
-
-/// Number of consecutive losses after which a connection avoids a path.
-const PATH_LOSSES: u8 = 3;
-
-/// Time for which a connection avoids a path.
-const PATH_REST: Duration = Duration::from_millis(200);
-
-/// Value of `rnr_retry` for unlimited retries.
-const RETRY_FOR_EVER: u8 = 7;
-
 /// Sending end of a connection from a queue pair to a peer's device.
 #[derive(Debug)]
 pub(crate) struct Connection {
@@ -50,23 +40,14 @@ pub(crate) struct Connection {
     next_message: u64,
     /// Messages that are not yet sent completely.
     unsent: VecDeque<u64>,
-    in_flight: BTreeMap<u64, InFlight>,
-    /// Retransmission times of the packets in flight that are not in `again`.
-    timers: BTreeSet<(Duration, u64)>,
-    /// Packets in flight by path and transmission time, except for those known to be overtaken.
-    order: BTreeSet<(u16, Duration, u64)>,
-    next_psn: u64,
-    /// Packets to retransmit.
-    again: VecDeque<u64>,
+    in_flight: InFlight,
     parked: Parked,
     /// Parts that were parked, to be sent as new packets.
     parts: VecDeque<Part>,
     window: Window,
     /// Time at which the window admits a packet, if no acknowledgement or timeout is pending.
     paced: Option<Duration>,
-    /// State of paths by number, up to the highest one that has ever lost a packet.
-    paths: Vec<Path>,
-    next_path: u16,
+    paths: Paths,
     /// Whether the connection waits for its turn to send.
     pub(super) active: bool,
     /// Expiry of the timer that its table has set.
@@ -78,61 +59,6 @@ pub(crate) struct Connection {
     timeouts: u32,
     /// Whether its queue pair has ended, so that only failures are sent to reading peers.
     has_ended: bool,
-}
-
-/// A message that is not yet delivered.
-#[derive(Debug)]
-pub(super) struct Message {
-    pub(super) content: Content,
-    /// Bytes that its packets carry.
-    length: u32,
-    /// Bytes that are already in packets.
-    cut: u32,
-    /// Whether its last packet is cut. An empty message has a packet, too.
-    done: bool,
-    /// Number of packets that are not delivered.
-    waiting: u32,
-    not_ready: u8,
-}
-
-/// Content of a message.
-#[derive(Clone, Debug)]
-pub(crate) enum Content {
-    /// A work request.
-    Request(Box<Request>),
-    /// Response to a read of a peer.
-    Response {
-        reader: Reader,
-        /// Remote key and address.
-        memory: (u32, u64),
-    },
-    /// Failure of a read of a peer.
-    Failure {
-        reader: Reader,
-        /// Completion status of its work request.
-        status: CompStatus,
-    },
-}
-
-/// A packet that is not acknowledged.
-#[derive(Debug)]
-struct InFlight {
-    part: Part,
-    path: u16,
-    /// Time of its first transmission.
-    begun: Duration,
-    /// Time of its last transmission.
-    sent: Duration,
-    /// Time of its retransmission, or `None` once it is queued for that.
-    due: Option<Duration>,
-    retries: u32,
-}
-
-/// State of a path for a connection.
-#[derive(Clone, Copy, Debug, Default)]
-struct Path {
-    losses: u8,
-    rests_until: Duration,
 }
 
 /// A packet to send.
@@ -179,18 +105,6 @@ pub(crate) struct Limits {
     pub(crate) silence: Duration,
 }
 
-impl Content {
-    /// Returns the peer's queue pair that has to be ready for it, if any.
-    fn receiver(&self) -> Option<u16> {
-        match self {
-            Self::Request(request) if request.operation != Operation::RdmaRead => {
-                Some(request.peer_qp)
-            }
-            _ => None,
-        }
-    }
-}
-
 impl Connection {
     pub(super) fn new(number: u64, to: PortId, qp: QpId, first_path: u16) -> Self {
         Self {
@@ -200,17 +114,12 @@ impl Connection {
             messages: BTreeMap::new(),
             next_message: 0,
             unsent: VecDeque::new(),
-            in_flight: BTreeMap::new(),
-            timers: BTreeSet::new(),
-            order: BTreeSet::new(),
-            next_psn: 0,
-            again: VecDeque::new(),
+            in_flight: InFlight::default(),
             parked: Parked::default(),
             parts: VecDeque::new(),
             window: Window::new(),
             paced: None,
-            paths: Vec::new(),
-            next_path: first_path,
+            paths: Paths::new(first_path),
             active: false,
             armed: None,
             last_used: Duration::ZERO,
@@ -224,61 +133,13 @@ impl Connection {
     pub(super) fn push(&mut self, content: Content, length: u32) {
         let number = self.next_message;
         self.next_message += 1;
-        let message = Message {
-            content,
-            length,
-            cut: 0,
-            done: false,
-            waiting: 0,
-            not_ready: 0,
-        };
-        self.messages.insert(number, message);
+        self.messages.insert(number, Message::new(content, length));
         self.unsent.push_back(number);
     }
 
     /// Returns the content of a message.
     pub(super) fn content(&self, message: u64) -> Option<&Content> {
         Some(&self.messages.get(&message)?.content)
-    }
-
-    /// Returns the header that each part of a message carries.
-    pub(super) fn header(&self, address: Address, content: &Content) -> Header {
-        let subject = match content {
-            Content::Request(request) => {
-                let (qp, immediate) = (request.peer_qp, request.immediate);
-                let (memory, length) = (request.remote, request.length);
-                match request.operation {
-                    Operation::Send => Subject::Send { qp, immediate },
-                    Operation::RdmaWrite => Subject::Write {
-                        qp,
-                        memory,
-                        length,
-                        immediate,
-                    },
-                    Operation::RdmaRead => Subject::Read {
-                        qp,
-                        memory,
-                        length,
-                        reader: super::reader(request),
-                        version: request.version,
-                    },
-                }
-            }
-            Content::Response { reader, .. } => Subject::Response { reader: *reader },
-            Content::Failure { reader, status } => Subject::Failure {
-                reader: *reader,
-                status: (*status).into(),
-            },
-        };
-        Header {
-            peer: address,
-            peer_qp: self.qp.number,
-            qkey: match content {
-                Content::Request(request) => request.qkey,
-                _ => 0,
-            },
-            subject,
-        }
     }
 
     /// Whether the connection has no messages.
@@ -293,74 +154,39 @@ impl Connection {
 
     /// Takes the next packet to send, if the window admits one. A new packet also needs `room` for more packets in flight.
     pub(super) fn next(&mut self, now: Duration, limits: Limits, room: usize) -> Option<Outgoing> {
-        // Packets that are no longer in flight need no retransmission.
-        while let Some(psn) = self.again.front() {
-            if self.in_flight.contains_key(psn) {
-                break;
-            }
-            self.again.pop_front();
-        }
+        self.in_flight.forget_answered();
         // Packets to retransmit are lost, so they are not in transit. The window limits retransmissions, too, because the cause
         // of the loss may persist.
-        let on_way = self.timers.len();
+        let in_transit = self.in_flight.in_transit();
         let admitted = if limits.has_rate {
-            self.window.admits(now, on_way)
+            self.window.admits(now, in_transit)
         } else {
             // CAST: a small number.
-            on_way < MOST as usize
+            in_transit < MOST as usize
         };
-        self.paced = match admitted || on_way > 0 {
+        self.paced = match admitted || in_transit > 0 {
             true => None,
             false => self.window.paced(),
         };
-        if admitted {
-            if let Some(psn) = self.again.pop_front() {
-                self.window.sent(now);
-                return Some(self.retransmit(now, psn, limits));
-            }
+        if !admitted {
+            return None;
         }
-        if room == 0 || !admitted || self.next_psn - self.floor() >= PSN_RANGE {
+        let timeout = self.window.timeout();
+        if let Some(psn) = self.in_flight.next_lost() {
+            let path = self.paths.choose(now, limits.paths, limits.multipath);
+            let part = self.in_flight.resend(now, psn, path, timeout)?;
+            self.window.sent(now);
+            return Some(self.outgoing(psn, part, path, true));
+        }
+        if room == 0 || self.in_flight.span() >= PSN_RANGE {
             return None;
         }
         let part = self.next_part(limits.mtu)?;
+        let path = self.paths.choose(now, limits.paths, limits.multipath);
+        let psn = self.in_flight.send(now, part, path, timeout);
         self.window.sent(now);
-        let path = self.choose_path(now, limits);
-        let psn = self.next_psn;
-        self.next_psn += 1;
-        let due = now + self.window.timeout();
-        let packet = InFlight {
-            part,
-            path,
-            begun: now,
-            sent: now,
-            due: Some(due),
-            retries: 0,
-        };
-        self.in_flight.insert(psn, packet);
-        self.timers.insert((due, psn));
-        self.order.insert((path, now, psn));
         self.last_used = now;
         Some(self.outgoing(psn, part, path, false))
-    }
-
-    fn retransmit(&mut self, now: Duration, psn: u64, limits: Limits) -> Outgoing {
-        let path = self.choose_path(now, limits);
-        let timeout = self.window.timeout();
-        let mut part = Part {
-            message: 0,
-            offset: 0,
-            length: 0,
-        };
-        if let Some(packet) = self.in_flight.get_mut(&psn) {
-            part = packet.part;
-            packet.path = path;
-            packet.sent = now;
-            let wait = (timeout * 2_u32.pow(packet.retries.min(6))).min(MAX_TIMEOUT);
-            packet.due = Some(now + wait);
-            self.timers.insert((now + wait, psn));
-            self.order.insert((path, now, psn));
-        }
-        self.outgoing(psn, part, path, true)
     }
 
     fn outgoing(&self, psn: u64, part: Part, path: u16, again: bool) -> Outgoing {
@@ -368,7 +194,7 @@ impl Connection {
             data: Data {
                 connection: self.number,
                 psn,
-                floor: self.floor(),
+                floor: self.in_flight.floor(),
                 message: part.message,
                 offset: part.offset,
                 length: part.length,
@@ -376,12 +202,6 @@ impl Connection {
             path,
             again,
         }
-    }
-
-    /// Returns the number of the oldest packet in flight, or of the next one if there is none.
-    fn floor(&self) -> u64 {
-        let oldest = self.in_flight.first_key_value();
-        oldest.map_or(self.next_psn, |(psn, _)| *psn)
     }
 
     /// Takes the next part to send as a new packet.
@@ -397,73 +217,26 @@ impl Connection {
                 self.unsent.pop_front();
                 continue;
             };
-            let part = Part {
-                message: number,
-                offset: message.cut,
-                length: (message.length - message.cut).min(mtu.max(1)),
-            };
-            message.cut += part.length;
-            message.waiting += 1;
-            message.done = message.cut == message.length;
-            if message.done {
+            let (offset, length) = message.cut(mtu);
+            if message.is_cut() {
                 self.unsent.pop_front();
             }
-            return Some(part);
+            return Some(Part {
+                message: number,
+                offset,
+                length,
+            });
         }
     }
 
-    /// Chooses the path of a packet: the paths that are not avoided, in turn.
-    fn choose_path(&mut self, now: Duration, limits: Limits) -> u16 {
-        if !limits.multipath {
-            return self.next_path % limits.paths.max(1);
-        }
-        for _ in 0..limits.paths {
-            self.next_path = (self.next_path + 1) % limits.paths;
-            let path = self.paths.get(usize::from(self.next_path));
-            if path.is_none_or(|path| path.rests_until <= now) {
-                break;
-            }
-        }
-        self.next_path
-    }
-
-    /// Removes a packet from those in flight after an acknowledgement, and resets the losses of its path.
-    fn conclude(&mut self, psn: u64) -> Option<InFlight> {
-        let packet = self.take(psn)?;
-        if let Some(path) = self.paths.get_mut(usize::from(packet.path)) {
-            *path = Path::default();
-        }
+    /// Removes a packet from those in flight after an answer.
+    fn conclude(&mut self, now: Duration, psn: u64) -> Option<Packet> {
+        let packet = self.in_flight.take(psn)?;
+        self.paths.answered(packet.path);
+        self.last_used = now;
+        self.heard = Some(now);
+        self.timeouts = 0;
         Some(packet)
-    }
-
-    /// Removes a packet from those in flight.
-    fn take(&mut self, psn: u64) -> Option<InFlight> {
-        let packet = self.in_flight.remove(&psn)?;
-        if let Some(due) = packet.due {
-            self.timers.remove(&(due, psn));
-            self.order.remove(&(packet.path, packet.sent, psn));
-        }
-        Some(packet)
-    }
-
-    /// Shortens the timeout of packets that a later one has overtaken on its path. A path preserves the order except for random
-    /// delays, so these packets are probably lost.
-    fn overtaken(&mut self, now: Duration, path: u16, sent: Duration) {
-        let first = (path, Duration::ZERO, 0);
-        while let Some(earlier) = self.order.range(first..(path, sent, 0)).next().copied() {
-            self.order.remove(&earlier);
-            let (_, sent, psn) = earlier;
-            let Some(packet) = self.in_flight.get_mut(&psn) else {
-                continue;
-            };
-            let patience = self.window.patience() * 2_u32.pow(packet.retries.min(6));
-            let due = (sent + patience).max(now);
-            if let Some(before) = packet.due.filter(|before| due < *before) {
-                self.timers.remove(&(before, psn));
-                self.timers.insert((due, psn));
-                packet.due = Some(due);
-            }
-        }
     }
 
     /// Processes the delivery of a packet. `shortest` is the shortest round trip to the peer, if known.
@@ -473,17 +246,18 @@ impl Connection {
         psn: u64,
         shortest: &mut Option<Shortest>,
     ) -> Progress {
-        let Some(packet) = self.conclude(psn) else {
+        let Some(packet) = self.conclude(now, psn) else {
             return Progress::None;
         };
-        self.hear(now);
         // After a retransmission, it is unknown which transmission was acknowledged.
         if packet.retries == 0 {
             let round_trip = now.saturating_sub(packet.sent);
             let shortest = shortest.get_or_insert(Shortest::new(now, round_trip));
             let least = shortest.measure(now, round_trip);
             self.window.acknowledged(now, round_trip, least);
-            self.overtaken(now, packet.path, packet.sent);
+            let patience = self.window.patience();
+            let (path, sent) = (packet.path, packet.sent);
+            self.in_flight.overtaken(now, path, sent, patience);
         } else {
             let time = now.saturating_sub(packet.begun);
             self.window.acknowledged_again(time);
@@ -495,8 +269,7 @@ impl Connection {
         if let Some(peer_qp) = message.content.receiver() {
             self.parked.delivered(now, peer_qp, &mut self.parts);
         }
-        message.waiting -= 1;
-        if message.waiting > 0 || !message.done {
+        if !message.delivered() {
             return Progress::None;
         }
         let message = self.messages.remove(&number);
@@ -506,54 +279,31 @@ impl Connection {
         })
     }
 
-    /// Records the peer's answer to a packet.
-    fn hear(&mut self, now: Duration) {
-        self.last_used = now;
-        self.heard = Some(now);
-        self.timeouts = 0;
-    }
-
     /// Processes the refusal of a packet for which the receiver was not ready. The packet ends, and its part is sent again later.
     pub(super) fn not_ready(&mut self, now: Duration, psn: u64) -> Progress {
-        let Some(packet) = self.conclude(psn) else {
+        let Some(packet) = self.conclude(now, psn) else {
             return Progress::None;
         };
-        self.hear(now);
         let number = packet.part.message;
         let Some(message) = self.messages.get_mut(&number) else {
             return Progress::None;
         };
-        let (most, peer_qp) = match &message.content {
-            Content::Request(request) => (request.rnr_retry, request.peer_qp),
-            _ => (RETRY_FOR_EVER, 0),
+        let Some(peer_qp) = message.not_ready() else {
+            return Progress::NotReady(number);
         };
-        if most != RETRY_FOR_EVER {
-            if message.not_ready == most {
-                return Progress::NotReady(number);
-            }
-            message.not_ready += 1;
-        }
         self.parked.park(now, peer_qp, packet.part);
         Progress::None
     }
 
     /// Returns the message of a packet.
     pub(super) fn message_of(&self, psn: u64) -> Option<u64> {
-        Some(self.in_flight.get(&psn)?.part.message)
+        self.in_flight.message_of(psn)
     }
 
     /// Removes a message and its packets; returns its content.
     pub(super) fn remove(&mut self, number: u64) -> Option<Content> {
         let message = self.messages.remove(&number)?;
-        let psns: Vec<_> = self
-            .in_flight
-            .iter()
-            .filter(|(_, packet)| packet.part.message == number)
-            .map(|(psn, _)| *psn)
-            .collect();
-        for psn in psns {
-            self.take(psn);
-        }
+        self.in_flight.retain(|message| message != number);
         self.parked.forget(number);
         self.settle();
         Some(message.content)
@@ -568,15 +318,8 @@ impl Connection {
             .partition(|(_, message)| is_failure(message));
         self.messages = failures;
         let messages = &self.messages;
-        let psns: Vec<_> = self
-            .in_flight
-            .iter()
-            .filter(|(_, packet)| !messages.contains_key(&packet.part.message))
-            .map(|(psn, _)| *psn)
-            .collect();
-        for psn in psns {
-            self.take(psn);
-        }
+        self.in_flight
+            .retain(|message| messages.contains_key(&message));
         // Failures need no receive work request, so none is parked.
         self.parked = Parked::default();
         self.settle();
@@ -593,11 +336,8 @@ impl Connection {
     fn settle(&mut self) {
         if self.is_idle() {
             self.messages = BTreeMap::new();
-            self.in_flight = BTreeMap::new();
-            self.timers = BTreeSet::new();
-            self.order = BTreeSet::new();
+            self.in_flight.clear();
             self.unsent = VecDeque::new();
-            self.again = VecDeque::new();
             self.parts = VecDeque::new();
         }
     }
@@ -614,9 +354,12 @@ impl Connection {
 
     /// Returns the time at which [`Self::expire`] has to be called.
     pub(super) fn next_due(&self) -> Option<Duration> {
-        let packet = self.timers.first().map(|timer| timer.0);
-        let others = [self.parked.next_due(), self.paced];
-        packet.into_iter().chain(others.into_iter().flatten()).min()
+        let timers = [
+            self.in_flight.next_due(),
+            self.parked.next_due(),
+            self.paced,
+        ];
+        timers.into_iter().flatten().min()
     }
 
     /// Queues packets for retransmission after their timeout, and parked parts whose retry is due.
@@ -627,14 +370,7 @@ impl Connection {
         let is_silent = |heard| now.saturating_sub(heard) >= silence;
         let silent = self.heard.is_none_or(is_silent);
         let mut unanswered = false;
-        while let Some((_, psn)) = self.timers.first().copied().filter(|first| first.0 <= now) {
-            self.timers.pop_first();
-            let Some(packet) = self.in_flight.get_mut(&psn) else {
-                continue;
-            };
-            packet.due = None;
-            self.order.remove(&(packet.path, packet.sent, psn));
-            packet.retries += 1;
+        while let Some(packet) = self.in_flight.expire(now) {
             expired.timeouts += 1;
             self.timeouts = self.timeouts.saturating_add(1);
             let age = now.saturating_sub(packet.begun);
@@ -642,32 +378,19 @@ impl Connection {
             if packet.retries > MAX_RETRIES && age >= silence {
                 expired.failed.insert(packet.part.message);
             }
-            let path = usize::from(packet.path);
-            if path >= self.paths.len() {
-                self.paths.resize(path + 1, Path::default());
-            }
-            let path = &mut self.paths[path];
-            path.losses = path.losses.saturating_add(1);
-            if path.losses == PATH_LOSSES {
-                expired.impaired += 1;
-            }
-            if path.losses >= PATH_LOSSES {
-                path.rests_until = now + PATH_REST;
-            }
-            self.again.push_back(psn);
+            expired.impaired += u32::from(self.paths.lost(now, packet.path));
         }
         if expired.timeouts > 0 {
             self.window.lost(now);
         }
         if unanswered {
             // Packets after the oldest one that were answered.
-            let answered = self.next_psn - self.floor() - self.in_flight.len() as u64;
+            let answered = self.in_flight.span() - self.in_flight.len() as u64;
             if answered < MOST as u64 {
                 expired.gave_up = true;
             } else {
                 // The peer drops these packets, and the oldest one has kept the connection from sending others.
-                let in_flight = self.in_flight.values();
-                let old = in_flight.filter(|packet| now.saturating_sub(packet.begun) >= LEAST_AGE);
+                let old = self.in_flight.older(now, LEAST_AGE);
                 expired.failed.extend(old.map(|packet| packet.part.message));
             }
         }
@@ -681,13 +404,14 @@ impl Connection {
 
     /// Whether packets wait for their retransmission.
     pub(super) fn has_lost(&self) -> bool {
-        !self.again.is_empty()
+        self.in_flight.has_lost()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::in_flight::MAX_TIMEOUT, *};
+    use crate::packet::Reader;
 
     const LIMITS: Limits = Limits {
         paths: 2,
@@ -791,8 +515,8 @@ mod tests {
 
     /// Acknowledges the first packet in flight that is not packet 0.
     fn answer_another(connection: &mut Connection, now: Duration) {
-        let other = connection.in_flight.keys().copied().find(|psn| *psn > 0);
-        if let Some(psn) = other {
+        let mut sent = 1..connection.in_flight.floor() + connection.in_flight.span();
+        if let Some(psn) = sent.find(|psn| connection.message_of(*psn).is_some()) {
             connection.delivered(now, psn, &mut None);
         }
     }
@@ -856,11 +580,8 @@ mod tests {
             connection.delivered(now + ROUND_TRIP, psn, &mut None);
         }
         assert!(connection.is_idle());
-        assert!(connection.timers.is_empty() && connection.order.is_empty());
-        assert_eq!(
-            (connection.paths.capacity(), connection.unsent.capacity()),
-            (0, 0)
-        );
+        assert_eq!(connection.in_flight.in_transit(), 0);
+        assert_eq!(connection.unsent.capacity(), 0);
         assert_eq!(connection.next_due(), None);
     }
 

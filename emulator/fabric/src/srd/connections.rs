@@ -13,7 +13,8 @@ use efa_model::{QpId, Request};
 
 pub(crate) use super::connection::Limits;
 use super::{
-    connection::{Connection, Content, Expired, Outgoing, Progress},
+    connection::{Connection, Expired, Outgoing, Progress},
+    message::Content,
     window::Shortest,
 };
 use crate::packet::{Ack, Address, Data, Header, MAX_IN_FLIGHT, PortId, Verdict};
@@ -126,7 +127,8 @@ impl Connections {
     pub(crate) fn find(&self, address: Address, data: &Data) -> Option<(QpId, Header, &Content)> {
         let connection = self.by_number.get(&data.connection)?;
         let content = connection.content(data.message)?;
-        Some((connection.qp, connection.header(address, content), content))
+        let header = content.header(address, connection.qp);
+        Some((connection.qp, header, content))
     }
 
     /// Whether a connection waits for a turn. Without room for more packets in flight, only retransmissions count. Otherwise, if

@@ -95,7 +95,7 @@ pub(crate) fn resume(
         resources: Resources { mrs, pds, .. },
         ..
     } = data;
-    match registration.read(attributes, host, budget) {
+    match registration.pages.read(attributes, host, budget) {
         Ok(false) => Execution::Unfinished(registration),
         Ok(true) => {
             let made = mrs.finish(attributes, pds, *registration);

@@ -90,16 +90,15 @@ impl DataPath {
         number: u16,
         mut registering: Registering,
     ) {
-        if registering.registration.is_long() && !self.may_register(number) {
+        if registering.registration.pages.is_long() && !self.may_register(number) {
             if let Some(qp) = self.resources.qps.get_mut(number) {
                 qp.send_queue.registering = Some(Box::new(registering));
             }
             return;
         }
         let mut budget = PAGES_PER_CALL;
-        let read = registering
-            .registration
-            .read(&self.attributes, host, &mut budget);
+        let pages = &mut registering.registration.pages;
+        let read = pages.read(&self.attributes, host, &mut budget);
         let Some(qp) = self.resources.qps.get_mut(number) else {
             return;
         };

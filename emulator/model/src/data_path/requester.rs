@@ -10,7 +10,7 @@ use super::DataPath;
 use crate::{
     Host, ProgramError, WorkKind,
     resources::{
-        mr::{Access, Keyed, Segment},
+        memory::{Access, Keyed, Segment},
         qp::QpId,
         send_queue::{Data, Operation, Wqe},
     },

@@ -11,11 +11,10 @@ use super::{DataPath, completion::failed};
 use crate::{
     DmaError, Host, StatusCode, Then, WorkKind,
     resources::{
-        mr::{Access, Keyed, Segment},
+        memory::{Access, Keyed, Segment, part},
         qp::{Qp, QpId},
         qp_events::QpEvent,
         receive_queue::{NoReceive, Receive},
-        send_queue::part,
     },
 };
 

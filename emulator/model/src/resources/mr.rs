@@ -12,7 +12,14 @@ use efa_hw::admin::{
 
 use efa_hw::io::{CompStatus, FastMrRegReq, Key, PblMode};
 
-use super::{failure::Failure, page_list::PageReader, page_runs::PageRuns, pd::Pds, table::Table};
+use super::{
+    failure::Failure,
+    memory::{self, Access, Denied, Keyed, Segment},
+    page_list::PageReader,
+    page_runs::PageRuns,
+    pd::Pds,
+    table::Table,
+};
 use crate::{Host, MemoryRegion, profile::attributes::Attributes, queue::Place};
 
 /// Bit that distinguishes a remote key from the local key of the same region, to detect a driver that confuses them. It is in the
@@ -73,7 +80,7 @@ impl Mr {
     /// Appends the location of `length` bytes at `address` to `segments`. The caller has checked that they are in the region.
     fn translate(&self, address: u64, length: u32, segments: &mut Vec<Segment>) -> Option<()> {
         if self.physical {
-            add(segments, address, length);
+            memory::add(segments, address, length);
             return Some(());
         }
         let start = self.iova & !((1 << self.page_shift) - 1);
@@ -82,7 +89,7 @@ impl Mr {
             let (address, contiguous) = self.pages.at(offset, self.page_shift)?;
             // CAST: at most `rest`.
             let part = contiguous.min(rest.into()) as u32;
-            add(segments, address, part);
+            memory::add(segments, address, part);
             offset += u64::from(part);
             rest -= part;
         }
@@ -90,101 +97,18 @@ impl Mr {
     }
 }
 
-/// Adds contiguous memory. Extends the last segment if it is adjacent.
-fn add(segments: &mut Vec<Segment>, address: u64, length: u32) {
-    if let Some(last) = segments.last_mut() {
-        let joined = last.length.checked_add(length);
-        if let Some(joined) =
-            joined.filter(|_| last.address.checked_add(last.length.into()) == Some(address))
-        {
-            last.length = joined;
-            return;
-        }
-    }
-    segments.push(Segment { address, length });
-}
-
-/// Kind of access to memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Access {
-    /// Sent from by the queue pair.
-    LocalRead,
-    /// Received into by the queue pair.
-    LocalWrite,
-    /// Read by the peer.
-    RemoteRead,
-    /// Written by the peer.
-    RemoteWrite,
-}
-
-impl Access {
-    fn is_remote(self) -> bool {
-        matches!(self, Self::RemoteRead | Self::RemoteWrite)
-    }
-}
-
-/// Contiguous memory of the host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Segment {
-    /// Bus address.
-    pub address: u64,
-    /// Length in bytes.
-    pub length: u32,
-}
-
-/// No region of the protection domain allows the access.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Denied;
-
-/// Memory as a work request refers to it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Keyed {
-    pub(crate) key: u32,
-    pub(crate) address: u64,
-    pub(crate) length: u32,
-}
-
 /// A region that is being registered.
 #[derive(Debug)]
 pub(crate) struct Registration {
     command: RegMr,
-    pages: PageReader,
-}
-
-impl Registration {
-    /// Reads more of its pages, within `budget`. Returns whether all are read.
-    pub(crate) fn read(
-        &mut self,
-        attributes: &Attributes,
-        host: &mut dyn Host,
-        budget: &mut u32,
-    ) -> Result<bool, Failure> {
-        self.pages.read(attributes, host, budget)
-    }
+    pub(crate) pages: PageReader,
 }
 
 /// A fast registration of a region.
 #[derive(Debug)]
 pub(crate) struct FastRegistration {
     request: FastMrRegReq,
-    pages: PageReader,
-}
-
-impl FastRegistration {
-    /// Whether one call can't read all of its pages.
-    pub(crate) fn is_long(&self) -> bool {
-        self.pages.is_long()
-    }
-
-    /// Reads more of its pages, within `budget`. Returns whether all are read.
-    pub(crate) fn read(
-        &mut self,
-        attributes: &Attributes,
-        host: &mut dyn Host,
-        budget: &mut u32,
-    ) -> Result<bool, Failure> {
-        self.pages.read(attributes, host, budget)
-    }
+    pub(crate) pages: PageReader,
 }
 
 /// All memory regions. The local key of a new region is its number.

@@ -100,7 +100,7 @@ impl PageReader {
     }
 
     /// Whether the list, including pages already read, is longer than one call reads.
-    pub(super) fn is_long(&self) -> bool {
+    pub(crate) fn is_long(&self) -> bool {
         self.left + self.runs.len() as usize > PAGES_PER_CALL as usize
     }
 
@@ -115,7 +115,7 @@ impl PageReader {
     }
 
     /// Reads more pages until `budget` is used up, and subtracts them from it. Returns whether all are read.
-    pub(super) fn read(
+    pub(crate) fn read(
         &mut self,
         attributes: &Attributes,
         host: &mut dyn Host,

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use efa_hw::io::{RxDesc, RxLkeyCtrl};
 
-use super::mr::Keyed;
+use super::memory::Keyed;
 use crate::{DmaError, Fault, Hex, Host, ProgramError, WorkQueue, queue::Place, trace::TraceEvent};
 
 /// A receive queue.

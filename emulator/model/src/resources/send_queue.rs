@@ -13,7 +13,10 @@ use efa_hw::{
     wire::At,
 };
 
-use super::mr::{FastRegistration, Keyed};
+use super::{
+    memory::{self, Keyed},
+    mr::FastRegistration,
+};
 use crate::{
     Host, Then, WorkQueue,
     profile::attributes::Attributes,
@@ -475,26 +478,6 @@ impl Data {
             Self::Buffers(buffers) => buffers,
             Self::Inline(_) => &[],
         };
-        part(buffers.iter().copied(), offset, length)
+        memory::part(buffers.iter().copied(), offset, length)
     }
-}
-
-/// The part of buffers that starts at `offset` and has `length` bytes, or less if they end before.
-pub(crate) fn part(
-    buffers: impl Iterator<Item = Keyed>,
-    offset: u32,
-    length: u32,
-) -> impl Iterator<Item = Keyed> {
-    let (mut skip, mut rest) = (offset, length);
-    buffers.filter_map(move |buffer| {
-        let skipped = skip.min(buffer.length);
-        skip -= skipped;
-        let length = rest.min(buffer.length - skipped);
-        rest -= length;
-        (length > 0).then(|| Keyed {
-            key: buffer.key,
-            address: buffer.address.wrapping_add(skipped.into()),
-            length,
-        })
-    })
 }
