@@ -147,7 +147,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         let mut inner = self.inner.lock();
         match &inner.state {
             State::Up(_) => {
-                self.note(Cause::Requested);
+                self.report.reset(self.controller.pdev(), Cause::Requested);
                 if let State::Up(life) = self.change(&mut inner, State::Paused) {
                     inner.ended = Some(life);
                 }
@@ -287,7 +287,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         } else {
             inner.backoff.next().ok_or("it fails after each restart")
         };
-        self.note(cause);
+        self.report.reset(self.controller.pdev(), cause);
         let state = match next {
             Ok(at) => State::Resetting(at),
             Err(_) => State::Failed,
@@ -302,14 +302,6 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         if let Err(why) = next {
             self.abandon(cause, why);
         }
-    }
-
-    /// Counts the end of a session, and reports it to userspace.
-    fn note(&self, cause: Cause) {
-        self.controller.statistics().count_reset(cause);
-        self.report.set_last_reset(cause);
-        trace::reset(self.controller.dev(), cause.name());
-        report::announce(self.controller.pdev(), c"EFA_EVENT=reset", cause);
     }
 
     /// Restarts the device if that is due, and schedules the next health check or attempt.

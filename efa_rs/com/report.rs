@@ -29,7 +29,10 @@ use super::{
     },
     statistics::Statistics, //
 };
-use crate::sys;
+use crate::sys::{
+    self,
+    trace, //
+};
 
 /// The state of a device, as reported to userspace.
 #[derive(Clone, Copy)]
@@ -104,9 +107,12 @@ impl Report {
         self.attempts.store(attempts as u32, Relaxed);
     }
 
-    /// Sets the cause of the reset in progress.
-    pub(super) fn set_last_reset(&self, cause: Cause) {
+    /// Counts the end of a session, and reports it to userspace.
+    pub(super) fn reset(&self, pdev: &pci::Device<Bound>, cause: Cause) {
+        self.statistics.count_reset(cause);
         self.last_reset.set(cause);
+        trace::reset(pdev.as_ref(), cause.name());
+        announce(pdev, c"EFA_EVENT=reset", cause);
     }
 
     /// Returns the cause of the last reset of the device in use.
