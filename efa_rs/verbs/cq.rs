@@ -329,14 +329,15 @@ impl<'a> Cq<'a> {
             doorbell_entry = Some(entry);
         }
 
+        udata.respond(&response.encode())?;
+
+        // Last, as the core frees a queue that was not created although an event may refer to it.
         let subscription = target
             .map(|target| {
                 let handler = attr.events.clone();
                 target.subscribers.subscribe(created.cq_idx, handler)
             })
             .transpose()?;
-
-        udata.respond(&response.encode())?;
 
         Ok(Self {
             cq_idx: created.cq_idx,

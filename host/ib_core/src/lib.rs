@@ -42,7 +42,7 @@ mod exports;
 mod mmap;
 pub mod registry;
 pub mod stats;
-mod udata;
+pub mod udata;
 pub mod umem;
 pub mod uverbs;
 pub mod verbs;

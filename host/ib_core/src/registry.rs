@@ -16,7 +16,7 @@ use kernel::{
 
 use crate::{
     client::Known,
-    cq, ffi, mmap, umem,
+    cq, ffi, mmap, udata, umem,
     uverbs::{self, zeroed},
 };
 
@@ -112,6 +112,7 @@ pub fn start() {
     CORE.set(Some(Box::leak(Box::new(new))));
     uverbs::start();
     umem::start();
+    udata::start();
     cq::start();
     mmap::start();
 }

@@ -2,12 +2,35 @@
 
 //! Driver-specific input and output of a process.
 
-use kernel::ffi::{c_int, c_void};
+use std::cell::Cell;
+
+use kernel::{
+    ffi::{c_int, c_void},
+    sim,
+};
 
 use crate::ffi;
 
+const EFAULT: c_int = 14;
 const EINVAL: c_int = 22;
 const EOPNOTSUPP: c_int = 95;
+
+/// Duration of a page fault that can't be handled, in ns.
+const PAGE_FAULT: u64 = 50_000_000;
+
+thread_local! {
+    static UNWRITABLE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Discards the state of the previous machine.
+pub(crate) fn start() {
+    UNWRITABLE.set(false);
+}
+
+/// Sets whether outputs are memory with a page fault that fails.
+pub fn set_unwritable(on: bool) {
+    UNWRITABLE.set(on);
+}
 
 #[no_mangle]
 unsafe extern "C" fn _ib_copy_validate_udata_in(
@@ -41,6 +64,10 @@ unsafe extern "C" fn _ib_respond_udata(
     source: *const c_void,
     length: usize,
 ) -> c_int {
+    if UNWRITABLE.get() {
+        sim::sleep(PAGE_FAULT);
+        return -EFAULT;
+    }
     // SAFETY: The output has room for `outlen` bytes, and the source has `length`.
     unsafe {
         let udata = &*udata;

@@ -3,11 +3,12 @@
 //! Asynchronous events: keep-alives, warnings and unknown groups.
 
 use driver::{
-    program::Objects,
+    program::{Objects, Program},
     rig::{Rig, SECOND},
 };
 use efa_hw::aenq::AenqGroup;
 use efa_model::Profile;
+use ib_core::udata;
 use kernel::sim;
 
 use crate::{command, counter, messages, run, run_with};
@@ -195,5 +196,29 @@ fn of_queues_that_are_gone_are_ignored() {
             assert_eq!(counter("resets"), number + 1);
             assert!(command().0.is_ok());
         }
+    });
+}
+
+/// The core frees the queue, but not the entries of its events in the channel.
+#[test]
+fn of_a_queue_whose_creation_fails() {
+    run(|rig| {
+        rig.set(QUIET);
+        rig.probe().unwrap();
+        let program = Program::new().unwrap();
+        // A device can post this event at any time, such as one of an earlier queue.
+        let shared = rig.shared.clone();
+        let device = sim::spawn("device", move || {
+            sim::sleep(SECOND / 100);
+            shared.with(|device, _, now| {
+                let queue = device.snapshot(now).completion_queues[0].number;
+                device.storm_of_completion_events(None, queue, 1).unwrap();
+            });
+        });
+        udata::set_unwritable(true);
+        assert!(program.create_cq(16, true, None).is_err());
+        sim::join(device);
+        udata::set_unwritable(false);
+        program.create_cq(16, true, None).unwrap();
     });
 }

@@ -12,8 +12,12 @@ use efa_model::{Corruption, Death, FailedReset, Profile, Rule, Then};
 use ib_core::{
     dmabuf,
     registry::{registrations, Reference},
+    udata, umem,
 };
-use kernel::sim::{self, Policy};
+use kernel::{
+    error::Result,
+    sim::{self, Policy},
+};
 
 /// Runs `f` without the final checks of the rig.
 pub fn run_without_end(f: impl FnOnce(&mut Rig)) {
@@ -293,4 +297,48 @@ fn the_key_of_revoked_memory_stays_in_use() {
         program.process.destroy(revoked).unwrap();
         assert!(keys().contains(&key), "a key is lost");
     });
+}
+
+/// Returns how often `call` fails with its first error: until the device is halted because of it.
+fn failures(call: impl Fn() -> Result<u32>) -> usize {
+    let mut results = (0..1000).map(|_| call().unwrap_err());
+    let first = results.next();
+    1 + results.take_while(|error| Some(*error) == first).count()
+}
+
+/// Each failed registration is one refusal, with and without a list of pages.
+#[test]
+fn a_failed_registration_counts_once() {
+    for pages in [1, 32] {
+        run_without_end(|rig| {
+            rig.probe().unwrap();
+            umem::set_in_pieces(true);
+            let program = Program::new().unwrap();
+            let pd = program.alloc_pd().unwrap();
+            let length = pages << 12;
+            let memory = umem::Memory::new(length);
+            rig.inject(always(of_command(Some(Opcode::RegMr)), status(177)));
+            let register = || program.register(pd, memory.address(), length as u64);
+            let failures = failures(|| register().map(|(id, _)| id));
+            assert_eq!(failures, 65, "{pages} pages");
+        });
+    }
+}
+
+/// A program with unwritable outputs would use up the numbers of the device.
+#[test]
+fn refusals_to_undo_are_counted() {
+    for opcode in [Opcode::DeallocPd, Opcode::DeallocUar] {
+        run_without_end(|rig| {
+            rig.probe().unwrap();
+            let program = Program::new().unwrap();
+            rig.inject(always(of_command(Some(opcode)), status(5)));
+            udata::set_unwritable(true);
+            let call = || match opcode {
+                Opcode::DeallocPd => program.alloc_pd(),
+                _ => Program::new().map(|_| 0),
+            };
+            assert_eq!(failures(call), 65, "{opcode:?}");
+        });
+    }
 }

@@ -87,9 +87,12 @@ impl Process {
                 verbs::create_cq(device, &attr, call.attrs(), |cq| {
                     (*cq).comp_handler = Some(completed);
                     (*cq).cq_context = Rc::as_ptr(&object).cast_mut().cast();
-                })?
+                })
             };
-            Ok(self.add(object, cq))
+            if cq.is_err() && object.events.get() != 0 {
+                kernel::warn("an event refers to a queue that was not created".into());
+            }
+            Ok(self.add(object, cq?))
         })
     }
 
