@@ -188,6 +188,24 @@ impl<'bound, T: Send + Sync + 'bound> Lent<'bound, T> {
         })
     }
 
+    /// Runs a command that uses the memory only until it is answered. A failure is counted by the
+    /// memory that the same command lends.
+    ///
+    /// # Errors
+    ///
+    /// Those of the command.
+    pub(crate) fn lend_during<R>(
+        &self,
+        command: impl FnOnce() -> Result<R, CommandError>,
+    ) -> Result<R, CommandError> {
+        self.lend_until_stop();
+        let result = command();
+        if !matches!(&result, Err(error) if error.device_may_use_memory()) {
+            self.mark_released();
+        }
+        result
+    }
+
     /// Handles the result of the command that releases the memory: see [`Epoch::settle`].
     pub(crate) fn settle(&self, result: Result<NoData, CommandError>) {
         if result.is_ok() {

@@ -42,7 +42,7 @@ impl<'a> rdma::AddressHandle<'a, Verbs> for Ah {
         Self::create_at(efa, pd, attr, udata).inspect_err(|_| efa.errors.create_ah_err.increment())
     }
 
-    fn destroy(&self, device: &rdma::Device<Efa<'a>>, _pd: &Pd) {
+    fn destroy(&self, device: &rdma::Device<Efa<'a>>) {
         let session = &device.data().session;
         session.epoch().settle(session.ah_cache().destroy(&self.ah));
     }

@@ -515,7 +515,7 @@ impl<'a> Request<'a> {
     fn execute(&self, efa: &Efa<'_>) -> Result<RegMrResponse, CommandError> {
         let register = || efa.register_mr(&self.command);
         match &self.list {
-            Some(list) => list.lend(register).inspect(|_| list.mark_released()),
+            Some(list) => list.lend_during(register),
             None => register(),
         }
     }

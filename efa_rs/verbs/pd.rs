@@ -58,8 +58,8 @@ impl Pd {
             ..AllocPdResp::default()
         };
         udata.respond(&response.encode()).inspect_err(|_| {
-            // The error to return is the first one.
-            let _ = efa.admin().execute(&DeallocPd { pd: pdn });
+            let result = efa.admin().execute(&DeallocPd { pd: pdn });
+            efa.session.epoch().settle(result);
         })?;
 
         Ok(Self { pdn })

@@ -80,8 +80,8 @@ impl Ucontext {
             ..AllocUcontextResp::default()
         };
         udata.respond(&response.encode()).inspect_err(|_| {
-            // The error to return is the first one.
-            let _ = efa.admin().execute(&DeallocUar { uar });
+            let result = efa.admin().execute(&DeallocUar { uar });
+            efa.session.epoch().settle(result);
         })?;
 
         Ok(Self { uar })
