@@ -55,7 +55,7 @@ pub(crate) trait AddressHandle<'a, P: Provider>: Sized + Send + Sync {
     }
 
     /// Destroys the address handle. The caller may sleep.
-    fn destroy(&self, _device: &Device<P::Data<'a>>, _pd: &P::Pd<'a>) {}
+    fn destroy(&self, _device: &Device<P::Data<'a>>) {}
 }
 
 #[vtable]
@@ -102,13 +102,9 @@ impl<P: Provider> Ops<P> {
         if flags & ffi::rdma_destroy_ah_flags_RDMA_DESTROY_AH_SLEEPABLE == 0 {
             return EOPNOTSUPP.to_errno();
         }
-        // SAFETY: By the contract, the handle is valid.
-        let pd = unsafe { (*ah).pd };
-        // SAFETY: By the contract, `alloc_pd` has created the domain, which outlives the handle.
-        let (pd, _) = unsafe { Self::object(pd) };
         // SAFETY: By the contract, `create_ah` has created the handle.
         let (handle, device) = unsafe { Self::object(ah) };
-        handle.destroy(device, pd);
+        handle.destroy(device);
         // SAFETY: By the contract, the handle is not used any more.
         unsafe { Self::destroy(ah) }
     }

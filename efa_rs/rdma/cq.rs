@@ -133,7 +133,7 @@ impl<'a> CqInitAttr<'_, 'a> {
 pub(crate) struct KernelCqInitAttr<'c> {
     /// Number of entries, at least one.
     pub(crate) cqe: u32,
-    /// Vector for completion events, below the number of vectors of the device.
+    /// Vector for completion events, which the core does not check.
     pub(crate) comp_vector: u32,
     /// Flags that the core defines.
     pub(crate) flags: u32,
