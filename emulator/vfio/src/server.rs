@@ -20,8 +20,8 @@ use rustix::{
     net::sockopt::socket_peercred,
 };
 use vfio_bindings::bindings::vfio::{
-    VFIO_IRQ_INFO_EVENTFD, VFIO_IRQ_INFO_NORESIZE, VFIO_PCI_CONFIG_REGION_INDEX,
-    VFIO_PCI_MSIX_IRQ_INDEX, VFIO_PCI_NUM_IRQS, VFIO_PCI_NUM_REGIONS,
+    VFIO_IRQ_INFO_EVENTFD, VFIO_PCI_CONFIG_REGION_INDEX, VFIO_PCI_MSIX_IRQ_INDEX,
+    VFIO_PCI_NUM_IRQS, VFIO_PCI_NUM_REGIONS,
 };
 use vfio_user::{DmaMap, Irq, IrqSet, Limits, MAX_FDS, Region, RegionWrite};
 
@@ -239,7 +239,8 @@ fn irqs(msix_vectors: u16) -> Vec<Irq> {
     (0..VFIO_PCI_NUM_IRQS)
         .map(|index| match index {
             VFIO_PCI_MSIX_IRQ_INDEX => Irq {
-                flags: VFIO_IRQ_INFO_EVENTFD | VFIO_IRQ_INFO_NORESIZE,
+                // Without `NORESIZE`: QEMU then enables one vector more without disabling the others, whose interrupts would be lost.
+                flags: VFIO_IRQ_INFO_EVENTFD,
                 count: msix_vectors.into(),
             },
             _ => Irq::default(),
@@ -381,8 +382,8 @@ impl vfio_user::Backend for Backend<'_> {
             let done = self.function.access(vmm, |device, link, now| {
                 for one in writes.by_ref() {
                     write(device, link, now, bars, one);
-                    // The send queues are cleared between this write and the next one.
-                    if link.is_unclean() {
+                    // The send queues are cleared between this write and the next one. A rule may unplug the device.
+                    if link.is_unclean() || !device.is_plugged() {
                         break;
                     }
                 }

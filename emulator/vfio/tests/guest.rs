@@ -22,7 +22,7 @@ use std::{
 use efa_fabric::Settings;
 use efa_hw::{
     admin::{
-        AcqHeader, Response, Status,
+        AcqHeader, Command, Response, Status,
         pd::{AllocPd, AllocPdResponse, DeallocPd},
     },
     regs::{AqCaps, Register, ResetReason},
@@ -42,11 +42,11 @@ use rustix::{
 };
 use tempfile::TempDir;
 use vfio_bindings::bindings::vfio::{
-    VFIO_IRQ_SET_ACTION_TRIGGER, VFIO_IRQ_SET_DATA_EVENTFD, VFIO_PCI_BAR0_REGION_INDEX,
-    VFIO_PCI_BAR2_REGION_INDEX, VFIO_PCI_BAR4_REGION_INDEX, VFIO_PCI_CONFIG_REGION_INDEX,
-    VFIO_PCI_MSIX_IRQ_INDEX,
+    VFIO_IRQ_INFO_NORESIZE, VFIO_IRQ_SET_ACTION_TRIGGER, VFIO_IRQ_SET_DATA_EVENTFD,
+    VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_BAR2_REGION_INDEX, VFIO_PCI_BAR4_REGION_INDEX,
+    VFIO_PCI_CONFIG_REGION_INDEX, VFIO_PCI_MSIX_IRQ_INDEX,
 };
-use vfio_user::{Client, Flags};
+use vfio_user::{Client, Flags, RegionWrite};
 use vm_memory::{FileOffset, MmapRegion, VolatileMemory};
 
 /// Bytes of a guest's memory.
@@ -496,6 +496,46 @@ fn an_unplugged_device_does_not_respond() {
     assert!(guest.completion().is_some());
     let state = machine.state();
     assert_eq!((state.plugged, state.resources.pd), (true, 1));
+}
+
+/// A rule can unplug the device between two writes of one message.
+#[test]
+fn the_rest_of_a_message_has_no_effect_on_an_unplugged_device() {
+    let machine = Machine::start(None);
+    let mut guest = machine.connect();
+    power_on(&mut guest);
+    start(&mut guest);
+    let rule = serde_json::from_str(r#"{"when":{"opcode":"ALLOC_PD"},"then":{"unplug":true}}"#);
+    machine
+        .function
+        .with(|device, _, _| device.inject(rule.unwrap()));
+    let entry = guest.entry(&AllocPd::default().to_request());
+    guest.put(&entry);
+    let doorbell = RegionWrite {
+        region: VFIO_PCI_BAR0_REGION_INDEX,
+        offset: Register::AqProdDb as u64,
+        data: &1_u32.to_le_bytes(),
+    };
+    let function_reset = RegionWrite {
+        region: VFIO_PCI_CONFIG_REGION_INDEX,
+        offset: 0x78,
+        data: &0x8000_u16.to_le_bytes(),
+    };
+    let client = &mut guest.device.client;
+    client
+        .region_write_multi(&[doorbell, function_reset])
+        .unwrap();
+    let state = machine.state();
+    assert_eq!((state.plugged, state.function_resets), (false, 0));
+}
+
+/// QEMU disables all vectors to enable one more of a device that can't change their number.
+#[test]
+fn vectors_are_enabled_one_by_one() {
+    let machine = Machine::start(None);
+    let mut guest = machine.connect();
+    let irq = guest.device.client.irq_info(VFIO_PCI_MSIX_IRQ_INDEX);
+    assert_eq!(irq.unwrap().flags & VFIO_IRQ_INFO_NORESIZE, 0);
 }
 
 #[test]
