@@ -6,7 +6,7 @@ use efa_hw::{
     admin::{
         Status,
         cq::CqCaps1,
-        mr::{AllocMr, DeregMr, RegMr, RegMrPermissions},
+        mr::{AllocMr, DeregMr, PageList, RegMr, RegMrPermissions},
         pd::AllocPd,
         qp::{DestroyQp, QpState, QpType},
     },
@@ -19,10 +19,10 @@ use efa_model::{
 };
 use efa_testing::{
     bus::PAGE,
-    commands::reg_mr,
+    commands::{reg_mr, to_state},
     mock::Driver,
     qp::{Cq, QKEY, Qp, Send, Shape},
-    region::{ALL_PERMISSIONS, Region},
+    region::{ALL_PERMISSIONS, Region, page_list},
 };
 
 /// Work requests in each receive queue.
@@ -844,7 +844,7 @@ fn program_errors() {
     set.put_raw(2, &[0x11; 4]);
     set.ring_send(2);
     assert!(set.fetch().is_none());
-    let bytes = format!("11111111{}", "00".repeat(60));
+    let bytes = format!("11111111{}", "00".repeat(28));
     assert_eq!(
         lines(&mut set),
         [format!(
@@ -884,4 +884,118 @@ fn program_errors() {
         (1, 1, 3)
     );
     assert_eq!(set.driver.device.state().protocol_errors, 0);
+}
+
+/// A read of more memory than one call may look up: the parts of the response look it up.
+#[test]
+fn a_read_looks_up_its_pages_in_parts() {
+    const PAGES: u64 = 1 << 12;
+    let mut set = Set::new(1);
+    // No two pages are contiguous.
+    let base = 0x1_0000_0000_u64;
+    let pages: Vec<_> = (0..PAGES).map(|n| base + (PAGES - n) * PAGE).collect();
+    let mut command = RegMr {
+        permissions: ALL_PERMISSIONS,
+        ..reg_mr(set.pd, IOVA, PAGES * PAGE)
+    };
+    let list = page_list(&mut set.driver.world, &pages);
+    command.set_page_list(PageList::Direct(list));
+    let key = set.driver.execute(&command).unwrap().r_key;
+    let read = |length| Content::Read {
+        memory: (key, IOVA),
+        length,
+        version: 3,
+    };
+    let length = (PAGES * PAGE) as u32;
+    let arrival = set.arrival(0, read(length));
+    let mut segments = Vec::new();
+    let Driver { device, world, .. } = &mut set.driver;
+    let delivery = device.deliver(world, &arrival, &mut segments).unwrap();
+    device.cancel(delivery);
+    assert_eq!(segments.capacity(), 0);
+    let arrival = set.arrival(0, read(length + 1));
+    let Driver { device, world, .. } = &mut set.driver;
+    let refusal = device.deliver(world, &arrival, &mut segments);
+    assert_eq!(
+        refusal.unwrap_err(),
+        Refusal::Status(CompStatus::RemoteBadAddress)
+    );
+}
+
+#[test]
+fn rules_do_not_affect_flushed_requests() {
+    for then in [
+        r#"{"silence":true}"#,
+        r#"{"hold":"x"}"#,
+        r#"{"delay_ms":1000}"#,
+        r#"{"duplicate":true}"#,
+    ] {
+        for destroy in [false, true] {
+            let mut set = Set::new(1);
+            let rule = format!(r#"{{"when":{{"work":"SEND"}},"then":{then}}}"#);
+            let rule = serde_json::from_str(&rule).unwrap();
+            set.driver.device.inject(rule);
+            set.send(0, 1);
+            assert!(set.fetch().is_some());
+            if destroy {
+                set.destroy(0);
+            } else {
+                set.modify(0, QpState::Err);
+            }
+            let flushed = set.completions();
+            assert_eq!(flushed.len(), 1, "{then} {destroy}: {flushed:?}");
+            assert_eq!(set.driver.device.release("x", None), 0, "{then} {destroy}");
+        }
+    }
+}
+
+/// Others may read traces and snapshots.
+#[test]
+fn the_report_of_a_malformed_request_has_no_payload() {
+    const PAYLOAD: &[u8] = b"payload of the guest";
+    let mut set = Set::new(1);
+    let send = Send {
+        inline: Some(PAYLOAD.to_vec()),
+        ..Send::default()
+    };
+    set.put(0, &send);
+    let phase = set.qps[0].llq as usize + 3;
+    set.driver.world.device_memory[phase] ^= 1;
+    set.ring_send(0);
+    set.fetch_all();
+    let hex: String = PAYLOAD.iter().map(|byte| format!("{byte:02x}")).collect();
+    let trace = &set.driver.world.trace;
+    assert!(trace.iter().any(|line| line.contains("malformed")));
+    assert!(!trace.iter().any(|line| line.contains(&hex)));
+}
+
+#[test]
+fn inline_data_has_the_limit_of_the_device() {
+    let mut set = Set::new(1);
+    set.driver.device.set(Overrides {
+        inline_buf_size: Some(8),
+        ..Overrides::default()
+    });
+    for length in [8, 9] {
+        let send = Send {
+            inline: Some(vec![1; length]),
+            ..Send::default()
+        };
+        set.put(0, &send);
+        set.ring_send(0);
+        assert_eq!(set.fetch().is_some(), length == 8);
+    }
+}
+
+/// No event reports that a queue pair has failed, so drivers give its last state that they know.
+#[test]
+fn a_failed_queue_pair_can_be_reset() {
+    let mut set = Set::new(1);
+    set.put_raw(0, &[0; 64]);
+    set.ring_send(0);
+    set.fetch_all();
+    let mut command = to_state(set.qps[0].number.into(), QpState::Reset);
+    command.modify_mask.cur_qp_state = true;
+    command.cur_qp_state = QpState::Rts.into();
+    set.driver.execute(&command).unwrap();
 }

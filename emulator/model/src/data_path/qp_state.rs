@@ -51,7 +51,9 @@ impl DataPath {
         let state = |state: u32| QpState::try_from(state).map_err(|_| Status::IllegalParameter);
 
         // All checks come first: a command that fails changes nothing.
-        if mask.cur_qp_state && state(command.cur_qp_state)? != qp.state {
+        // The driver does not learn of errors of the queue pair.
+        let is_known = !matches!(qp.state, QpState::Sqe | QpState::Err);
+        if mask.cur_qp_state && state(command.cur_qp_state)? != qp.state && is_known {
             return Err(Status::IllegalParameter);
         }
         let to = if mask.qp_state {
@@ -148,7 +150,9 @@ impl DataPath {
         while let Some(wqe) = qp.send_queue.fetch(host, number) {
             sends.push(wqe.outstanding(0));
         }
-        for request in sends {
+        for mut request in sends {
+            // Rules concern work requests that end by themselves.
+            request.fault = None;
             self.end_send(host, number, &request, CompStatus::Flushed);
         }
         self.flush_receives(host, number);

@@ -11,7 +11,7 @@ use super::{DataPath, completion::failed};
 use crate::{
     DmaError, Host, StatusCode, Then, WorkKind,
     resources::{
-        memory::{Access, Keyed, Segment, part},
+        memory::{Access, Denied, Keyed, Segment, part},
         qp::{Qp, QpId},
         qp_events::QpEvent,
         receive_queue::{NoReceive, Receive},
@@ -112,6 +112,10 @@ impl Delivery {
     }
 }
 
+fn bad_address(_: Denied) -> Refusal {
+    Refusal::Status(CompStatus::RemoteBadAddress)
+}
+
 impl DataPath {
     /// Locates the destination of an arrival, and takes the receive work request that it consumes. If the arrival is refused, any
     /// error is already reported to the program.
@@ -180,16 +184,23 @@ impl DataPath {
                 length,
                 end,
             } => {
-                self.translate_for_peer(pd, memory, length, Access::RemoteWrite, segments)?;
+                if let Some(memory) = self.of_peer(memory, length) {
+                    let mrs = &self.resources.mrs;
+                    mrs.translate(pd, memory, Access::RemoteWrite, segments)
+                        .map_err(bad_address)?;
+                }
                 let has_immediate = end.is_some_and(|end| end.immediate.is_some());
                 if has_immediate && !unsolicited {
                     delivery.receive = Some(self.take_receive(host, arrival)?);
                 }
             }
             Content::Read { memory, length, .. } => {
-                let checked = segments.len();
-                self.translate_for_peer(pd, memory, length, Access::RemoteRead, segments)?;
-                segments.truncate(checked);
+                // Each part of the response looks up its pages. All of them may be too many for one call.
+                if let Some(memory) = self.of_peer(memory, length) {
+                    let mrs = &self.resources.mrs;
+                    mrs.check(pd, memory, Access::RemoteRead)
+                        .map_err(bad_address)?;
+                }
             }
         }
         Ok(delivery)
@@ -372,26 +383,14 @@ impl DataPath {
         (own == 0) == (version == 0) || !self.attributes.check_read_version
     }
 
-    fn translate_for_peer(
-        &self,
-        pd: u16,
-        (key, address): (u32, u64),
-        length: u32,
-        access: Access,
-        segments: &mut Vec<Segment>,
-    ) -> Result<(), Refusal> {
-        let memory = Keyed {
+    /// Returns the memory that a peer refers to, unless its key does not matter.
+    fn of_peer(&self, (key, address): (u32, u64), length: u32) -> Option<Keyed> {
+        let is_checked = length > 0 || self.attributes.check_empty_keys;
+        is_checked.then_some(Keyed {
             key,
             address,
             length,
-        };
-        if length == 0 && !self.attributes.check_empty_keys {
-            return Ok(());
-        }
-        self.resources
-            .mrs
-            .translate(pd, memory, access, segments)
-            .map_err(|_| Refusal::Status(CompStatus::RemoteBadAddress))
+        })
     }
 
     /// Takes the next receive work request for an arrival. A malformed or unreadable one moves the queue pair to the error state.

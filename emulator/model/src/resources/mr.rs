@@ -277,14 +277,8 @@ impl Mrs {
         }
     }
 
-    /// Appends the location of memory that a queue pair of `pd` accesses to `segments`.
-    pub(crate) fn translate(
-        &self,
-        pd: u16,
-        memory: Keyed,
-        access: Access,
-        segments: &mut Vec<Segment>,
-    ) -> Result<(), Denied> {
+    /// Returns the region of memory that a queue pair of `pd` accesses.
+    pub(crate) fn check(&self, pd: u16, memory: Keyed, access: Access) -> Result<&Mr, Denied> {
         let key = Key::from_raw(memory.key);
         if (key.region & REMOTE_KEY != 0) != access.is_remote() {
             return Err(Denied);
@@ -295,6 +289,18 @@ impl Mrs {
         if mr.pd != pd || !mr.allows(access) || !inside {
             return Err(Denied);
         }
+        Ok(mr)
+    }
+
+    /// Appends the location of memory that a queue pair of `pd` accesses to `segments`.
+    pub(crate) fn translate(
+        &self,
+        pd: u16,
+        memory: Keyed,
+        access: Access,
+        segments: &mut Vec<Segment>,
+    ) -> Result<(), Denied> {
+        let mr = self.check(pd, memory, access)?;
         if memory.length == 0 {
             return Ok(());
         }

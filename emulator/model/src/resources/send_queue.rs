@@ -318,9 +318,13 @@ impl Wqe {
         .find_map(|(is_wrong, fault)| is_wrong.then_some(fault))
     }
 
-    /// Returns the error for a malformed work request.
+    /// Returns the error for a malformed work request. It contains no inline data, as others may read it.
     pub(crate) fn malformed(&self, qp: u16, reason: Fault) -> ProgramError {
-        let bytes = Hex(self.raw[..TxMetaDesc::SIZE + self.size].into());
+        let body = match reason {
+            Fault::Reserved => self.size,
+            _ => 0,
+        };
+        let bytes = Hex(self.raw[..TxMetaDesc::SIZE + body].into());
         ProgramError::Malformed {
             queue: "sq",
             qp,
@@ -397,7 +401,7 @@ impl Wqe {
             });
             body = &body[RemoteMemAddr::SIZE..];
         }
-        let data = self.data(body, usize::from(buffers))?;
+        let data = self.data(body, usize::from(buffers), attributes)?;
         let length = data.length().filter(|length| *length <= most);
         let length = length.ok_or(CompStatus::LocalBadLength)?;
         if remote.is_some_and(|remote| remote.length != length) {
@@ -412,17 +416,17 @@ impl Wqe {
         })
     }
 
-    /// Decodes the data or buffers of the work request from `body`.
-    fn data(&self, body: &[u8], most: usize) -> Result<Data, CompStatus> {
+    /// Decodes the data or at most `most` buffers of the work request from `body`.
+    fn data(&self, body: &[u8], most: usize, attributes: &Attributes) -> Result<Data, CompStatus> {
         let count = usize::from(self.meta.length);
         if self.meta.ctrl1.inline_msg {
             // A 64-byte RDMA work request has no room for inline data after the remote address.
             let room = match (body.len(), self.size) {
-                (32, 32) => 32,
-                (_, 96) => 80,
+                (32, 32) => attributes.inline_buf_size.min(32),
+                (_, 96) => u32::from(attributes.inline_buf_size_ex).min(80),
                 _ => 0,
             };
-            let data = body.get(..count).filter(|data| data.len() <= room);
+            let data = body.get(..count).filter(|data| data.len() <= room as usize);
             return Ok(Data::Inline(data.ok_or(CompStatus::LocalBadLength)?.into()));
         }
         if count > most.min(MAX_BUFFERS) {
