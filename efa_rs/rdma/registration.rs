@@ -209,8 +209,11 @@ impl<P: Provider> Drop for Registered<'_, P> {
             let fields = unsafe { Device::<P::Data<'_>>::from_raw(device) };
             // SAFETY: The device was registered. The core renames registered devices only.
             unsafe { fields.home().note_name(device) };
-            fields.dma_bufs().end_all();
         }
+        // SAFETY: By the type invariant, the fields are initialized. They are dropped below.
+        let fields = unsafe { Device::<P::Data<'_>>::from_raw(device) };
+        // Programs may have used the device before its registration failed.
+        fields.dma_bufs().end_all();
 
         // SAFETY: By the type invariant, the device was allocated with this size.
         let slots = unsafe { Device::<P::Data<'_>>::slots(device) };

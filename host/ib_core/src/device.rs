@@ -19,7 +19,7 @@ use kernel::{
 use crate::{
     client::{add_client, remove_client},
     ffi,
-    registry::{core, coredev, name, state, State},
+    registry::{self, core, coredev, name, state, State},
     stats::{free_stats, setup_stats},
 };
 
@@ -280,7 +280,11 @@ unsafe fn enable(device: *mut ffi::ib_device, state: &Rc<State>) -> Result {
         core.clients_rwsem.end_read();
     }
     core.devices_rwsem.end_read();
-    result
+    // The core also fails here, if there is no memory for a client's data.
+    registry::take_failure().map_or(result, |before| {
+        before();
+        Err(ENOMEM)
+    })
 }
 
 /// Unregisters a device, if it is registered.

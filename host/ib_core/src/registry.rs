@@ -76,6 +76,8 @@ pub(crate) struct Core {
     /// Number of successful registrations of devices.
     pub(crate) registrations: Cell<u32>,
     pub(crate) refuses: Cell<bool>,
+    /// Called before the next registration fails, if it does.
+    fails: RefCell<Option<Box<dyn FnOnce()>>>,
 }
 
 thread_local! {
@@ -85,6 +87,16 @@ thread_local! {
 /// Returns the core of this machine.
 pub(crate) fn core() -> &'static Core {
     CORE.get().expect("a core")
+}
+
+/// Lets the next registration of a device fail after it is visible. Calls `before` then.
+pub fn fail_late(before: impl FnOnce() + 'static) {
+    core().fails.replace(Some(Box::new(before)));
+}
+
+/// Returns the function of [`fail_late`].
+pub(crate) fn take_failure() -> Option<Box<dyn FnOnce()>> {
+    core().fails.take()
 }
 
 /// Starts the core of a machine, with `ib_uverbs` as its only client. Discards the previous core.
@@ -104,6 +116,7 @@ pub fn start() {
         nets: nets.collect(),
         registrations: Cell::new(0),
         refuses: Cell::new(false),
+        fails: RefCell::default(),
     };
     if let Some(old) = CORE.replace(None) {
         // SAFETY: The box is that of an earlier `start`, and no task of its machine, which has ended, uses it.

@@ -58,3 +58,26 @@ fn a_leaked_region_ends_with_a_leaked_registration() {
         assert_eq!(kernel::take_warnings(), [""; 0]);
     });
 }
+
+/// A program may use a device from the moment it is visible, although its registration then fails.
+#[test]
+fn a_leaked_region_ends_with_a_failed_registration() {
+    sim::run(Policy::Sequential, || {
+        registry::start();
+        let buffer = dmabuf::export(LENGTH as usize);
+        registry::fail_late(move || {
+            let process = Process::open().unwrap();
+            process.alloc_context(&[], &mut []).unwrap();
+            let pd = process.alloc_pd(&[], &mut []).unwrap();
+            process
+                .register_dmabuf(pd, buffer, LENGTH, LOCAL_WRITE)
+                .unwrap();
+            // It keeps the device open.
+            core::mem::forget(process);
+        });
+        assert_eq!(misuse::load().err(), Some(ENOMEM));
+        assert_eq!(misuse::take_revoked(), 1);
+        dmabuf::revoke(buffer);
+        assert_eq!(misuse::take_revoked(), 0);
+    });
+}
