@@ -145,6 +145,10 @@ impl<'a> CompCntrInitAttr<'_, 'a> {
     /// - [`EINVAL`] if there is no such attribute, or less memory than `size` bytes.
     /// - Those of pinning memory.
     pub(crate) fn buffer(&self, attribute: u16, size: usize) -> Result<Umem<'a>> {
+        // The core looks a number that no attribute can have up outside of its table.
+        if !is_attribute(attribute) {
+            return Err(EINVAL);
+        }
         // CAST: An access flag.
         let access = ffi::ib_access_flags_IB_ACCESS_LOCAL_WRITE as c_int;
         let (device, attrs) = (self.device, self.attrs);
@@ -154,6 +158,13 @@ impl<'a> CompCntrInitAttr<'_, 'a> {
         // SAFETY: The memory is owned, and of this device. By the type invariant, the registration is valid for `'a`.
         unsafe { Umem::from_raw(device, raw) }?.ok_or(EINVAL)
     }
+}
+
+/// Returns whether an attribute of a method can have this number: a namespace of its core or driver,
+/// and a number below `UVERBS_API_ATTR_KEY_LEN` less one. See `uapi_key_attr`.
+fn is_attribute(number: u16) -> bool {
+    const NAMESPACE: u16 = 1 << ffi::UVERBS_ID_NS_SHIFT;
+    number & !NAMESPACE < 31
 }
 
 /// A completion counter for queue pairs of a device of the provider `P`.

@@ -39,6 +39,16 @@ mod tests {
     }
 
     #[test]
+    fn numbers_of_attributes_have_a_limit() {
+        for namespace in [0, 1 << 12] {
+            assert!(is_attribute(namespace));
+            assert!(is_attribute(namespace | 30));
+            assert!(!is_attribute(namespace | 31));
+        }
+        assert!(!is_attribute(u16::MAX));
+    }
+
+    #[test]
     fn the_entry_of_failures_is_found() {
         let raw = bindings::ib_comp_cntr_entry_IB_COMP_CNTR_ENTRY_ERR;
         assert!(CompCntrEntry::from_raw(raw) == CompCntrEntry::Err);

@@ -130,11 +130,15 @@ impl<'a> FastRegion<'a> {
         if mapped != 1 {
             return Err(EINVAL);
         }
-        // SAFETY: The region is valid, and nothing else uses these fields while the lock is held.
-        let fields = unsafe { &mut *mr };
-        fields.lkey = transport.next_key(fields.lkey);
-        fields.rkey = transport.next_key(fields.rkey);
-        let (rkey, addr) = (fields.rkey, fields.iova);
+        // The core uses other fields of the region at the same time, so there is no reference to it.
+        // SAFETY: The region is valid.
+        let (lkey, rkey) = unsafe { (&raw mut (*mr).lkey, &raw mut (*mr).rkey) };
+        // SAFETY: Nothing else writes the field while the lock is held.
+        unsafe { lkey.write(transport.next_key(lkey.read())) };
+        // SAFETY: Nothing else writes the field while the lock is held.
+        unsafe { rkey.write(transport.next_key(rkey.read())) };
+        // SAFETY: The region is valid, and nothing else writes these fields while the lock is held.
+        let (rkey, addr) = unsafe { (rkey.read(), (*mr).iova) };
 
         let known = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
         let mut wr = MaybeUninit::<ffi::ib_reg_wr>::zeroed();
