@@ -40,13 +40,14 @@ impl<P: Provider> Ops<P> {
         // SAFETY: By the contract, the queue pair is valid.
         let layout = match QpType::from_raw(unsafe { (*qp).qp_type }) {
             QpType::UD => Some(&SendWrLayout::UD),
-            _ => P::Qp::SEND_WR_LAYOUT,
+            QpType::RESERVED1 => P::Qp::SEND_WR_LAYOUT,
+            _ => None,
         };
         let (left, result) = match layout {
             None => (wr, Err(EOPNOTSUPP)),
             Some(layout) => {
-                // SAFETY: The requirement of this function guarantees this layout, and valid
-                // references.
+                // SAFETY: The requirement of this function guarantees valid references and this
+                // layout, except for the core's own RDMA write, whose address is zero.
                 let mut wrs = unsafe { SendWrs::new(wr, layout, Self::mr_data) };
                 let result = pair.post_send(device, &mut wrs);
                 (wrs.as_raw(), result)

@@ -73,7 +73,7 @@ pub(crate) struct QpInitAttr<'c, 'a, P: Provider> {
 /// A queue pair of a device of the provider `P`.
 #[vtable]
 pub(crate) trait QueuePair<'a, P: Provider>: Sized + Send + Sync {
-    /// Structure of send work requests of a driver-defined transport.
+    /// Structure of send work requests of a driver-defined transport: [`QpType::RESERVED1`].
     #[cfg(kverbs)]
     const SEND_WR_LAYOUT: Option<&'static SendWrLayout> = None;
 

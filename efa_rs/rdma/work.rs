@@ -200,7 +200,7 @@ impl<'w, Ah> PeerWr<'w, Ah> {
     ///
     /// # Errors
     ///
-    /// - [`EINVAL`] if the transport has no RDMA.
+    /// - [`EINVAL`] if the transport has no RDMA, or if there is no address handle.
     ///
     /// # Safety
     ///
@@ -208,6 +208,8 @@ impl<'w, Ah> PeerWr<'w, Ah> {
     #[inline]
     unsafe fn remote_memory(&self) -> Result<RemoteMemory> {
         let (addr, rkey) = self.layout.remote_memory.ok_or(EINVAL)?;
+        // `ib_drain_qp` posts a shorter structure, in which this is an address of zero.
+        self.ah()?;
         Ok(RemoteMemory {
             // SAFETY: The offset is of the layout, of which RDMA has this part.
             addr: unsafe { self.field(addr) },
@@ -272,10 +274,11 @@ impl InlineData<'_> {
 ///
 /// # Invariants
 ///
-/// `mr_of` can be called with the region.
+/// `mr_of` can be called with the region, which is valid for `'w`.
 pub(crate) struct MrRegistration<'w, Mr> {
     wr: &'w ffi::ib_reg_wr,
-    region: &'w ffi::ib_mr,
+    // No reference, as the core may use other fields of the region at the same time.
+    region: NonNull<ffi::ib_mr>,
     mr_of: MrOf<'w, Mr>,
 }
 
@@ -288,22 +291,26 @@ impl<'w, Mr> MrRegistration<'w, Mr> {
 
     /// Returns the local key of the region after the registration.
     pub(crate) fn lkey(&self) -> u32 {
-        self.region.lkey
+        // SAFETY: By the type invariant the region is valid, and its client does not change it now.
+        unsafe { (*self.region.as_ptr()).lkey }
     }
 
     /// Returns the address by which work requests refer to the first byte.
     pub(crate) fn iova(&self) -> u64 {
-        self.region.iova
+        // SAFETY: By the type invariant the region is valid, and its client does not change it now.
+        unsafe { (*self.region.as_ptr()).iova }
     }
 
     /// Returns the length in bytes.
     pub(crate) fn length(&self) -> u64 {
-        self.region.length
+        // SAFETY: By the type invariant the region is valid, and its client does not change it now.
+        unsafe { (*self.region.as_ptr()).length }
     }
 
     /// Returns the size of a page in bytes.
     pub(crate) fn page_size(&self) -> u32 {
-        self.region.page_size
+        // SAFETY: By the type invariant the region is valid, and its client does not change it now.
+        unsafe { (*self.region.as_ptr()).page_size }
     }
 
     /// Returns the allowed uses of the region.
@@ -394,9 +401,9 @@ impl<'w, Ah, Mr> SendWr<'w, Ah, Mr> {
     unsafe fn registration(&self) -> Result<MrRegistration<'w, Mr>> {
         // SAFETY: The caller guarantees that the work request is in this structure.
         let wr = unsafe { self.raw.cast::<ffi::ib_reg_wr>().as_ref() };
-        // SAFETY: The client does not deregister the region before the work request has completed.
-        let region = unsafe { wr.mr.as_ref() }.ok_or(EINVAL)?;
-        // INVARIANT: By the invariant of this type, the function can be called with this region.
+        let region = NonNull::new(wr.mr).ok_or(EINVAL)?;
+        // INVARIANT: By the invariant of this type, the function can be called with this region. The
+        // client does not deregister it before the work request has completed.
         Ok(MrRegistration {
             wr,
             region,
@@ -435,8 +442,8 @@ impl<'w, Ah, Mr> SendWrs<'w, Ah, Mr> {
     /// # Safety
     ///
     /// The list must be valid for `'w`, as must be the pointers in its work requests. Each work
-    /// request must be in a structure of that layout, or of a registration. `mr_of` must be
-    /// callable with the regions that they name.
+    /// request must be in a structure of that layout, or of a registration, or an `ib_rdma_wr` with
+    /// an address of zero. `mr_of` must be callable with the regions that they name.
     pub(super) unsafe fn new(
         first: *const ffi::ib_send_wr,
         layout: &'static SendWrLayout,

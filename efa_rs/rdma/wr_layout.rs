@@ -5,6 +5,7 @@
 use core::mem::offset_of;
 
 use crate::ffi::{
+    ib_rdma_wr,
     ib_srd_rdma_wr,
     ib_srd_wr,
     ib_ud_wr, //
@@ -32,6 +33,9 @@ const _: () = {
     assert!(offset_of!(ib_ud_wr, wr) == 0);
     assert!(offset_of!(ib_srd_wr, wr) == 0);
     assert!(offset_of!(ib_srd_rdma_wr, wr) == 0);
+    // The core's RDMA write to address zero has no address handle in any of them.
+    assert!(offset_of!(ib_ud_wr, ah) == offset_of!(ib_rdma_wr, remote_addr));
+    assert!(offset_of!(ib_srd_wr, ah) == offset_of!(ib_rdma_wr, remote_addr));
 };
 
 impl SendWrLayout {

@@ -39,6 +39,16 @@ mod tests {
         }
     }
 
+    /// Room for an address handle, of which the tests use nothing.
+    static HANDLE: [u64; 64] = [0; 64];
+
+    /// An RDMA work request of SRD with an address handle.
+    fn rdma(opcode: bindings::ib_wr_opcode) -> bindings::ib_srd_rdma_wr {
+        let mut wr = srd(opcode);
+        wr.wr.ah = (&raw const HANDLE).cast_mut().cast();
+        wr
+    }
+
     /// Takes the list that a work request of SRD begins.
     fn list(wr: &bindings::ib_srd_rdma_wr) -> SendWrs<'_, (), u32> {
         // SAFETY: The work request is of SRD. The function can be called with any region.
@@ -96,17 +106,24 @@ mod tests {
 
     #[test]
     fn a_write_and_a_read_have_memory_of_the_peer() -> Result {
-        let wr = srd(bindings::ib_wr_opcode_IB_WR_RDMA_WRITE);
+        let wr = rdma(bindings::ib_wr_opcode_IB_WR_RDMA_WRITE);
         let SendOp::RdmaWrite(_, memory) = operation(&wr)? else {
             return Err(EINVAL);
         };
         assert_eq!((memory.addr, memory.rkey), (9, 10));
-        let wr = srd(bindings::ib_wr_opcode_IB_WR_RDMA_READ);
+        let wr = rdma(bindings::ib_wr_opcode_IB_WR_RDMA_READ);
         let SendOp::RdmaRead(_, memory) = operation(&wr)? else {
             return Err(EINVAL);
         };
         assert_eq!((memory.addr, memory.rkey), (9, 10));
         Ok(())
+    }
+
+    /// `ib_drain_qp` posts one in a structure that ends before the fields of SRD.
+    #[test]
+    fn a_write_without_address_handle_is_refused() {
+        let wr = srd(bindings::ib_wr_opcode_IB_WR_RDMA_WRITE);
+        assert_eq!(operation(&wr).err(), Some(EINVAL));
     }
 
     #[test]
