@@ -2,7 +2,10 @@
 
 //! The format of messages: headers, and payload whose pattern identifies the message.
 
-use kernel::prelude::*;
+use kernel::{
+    alloc::flags::__GFP_NOWARN,
+    prelude::*, //
+};
 
 use crate::rdma::client::Buffer;
 
@@ -156,7 +159,8 @@ impl Arrived {
         let words = usize::try_from(count.div_ceil(64)).map_err(|_| EINVAL)?;
         Ok(Self {
             count,
-            bits: KVVec::from_elem(0, words, GFP_KERNEL)?,
+            // Too large a number must not cause a warning.
+            bits: KVVec::from_elem(0, words, GFP_KERNEL | __GFP_NOWARN)?,
         })
     }
 
