@@ -139,7 +139,7 @@ class Build(StandIns):
         self.dpkg(source="")
         self.program("apt-get", "exit 100")
         folder = self.sources()
-        self.fails(f"could not be downloaded: .*, or put the file of that package into {folder}")
+        self.fails(f"could not be downloaded: .*, put the file of that package into {folder}, or purge that kernel")
         self.keeps(folder, "7.3.12-1")
         self.assertIn("7.3.12-1_all.deb.", self.builds(self.kit))
 

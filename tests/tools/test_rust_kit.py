@@ -61,12 +61,19 @@ class RustKit(StandIns):
         self.assertEqual(self.run_kit().returncode, 0)
         self.assertFalse((self.output / "old").exists())
 
+    def test_a_folder_that_is_no_kit_stays(self):
+        file = self.write(f"kits/{KERNEL}/precious", "text")
+        result = self.run_kit()
+        self.assertNotEqual(result.returncode, 0)
+        self.assertRegex(result.stderr, "exists and is no kit: name another folder")
+        self.assertEqual(file.read_text(), "text")
+
     def test_recovers_from_a_killed_run(self):
         self.write("make-hook", "kill -9 $PPID\n")
         self.assertNotEqual(self.run_kit().returncode, 0)
         self.assertFalse(self.output.exists())
         (self.root / "make-hook").unlink()
-        self.write(f"kits/{KERNEL}.tmp/rust/half", "what a run killed later would leave")
+        self.write(f"kits/{KERNEL}.kit-new/rust/half", "what a run killed later would leave")
         self.assertEqual(self.run_kit().returncode, 0)
         self.assertFalse((self.output / "rust/half").exists())
         self.assertEqual([path.name for path in self.output.parent.iterdir()], [KERNEL])
@@ -94,6 +101,9 @@ class RustKit(StandIns):
         self.assertEqual(self.run_kit().returncode, 0)
         key = self.run_kit("--kernel", KERNEL, "--headers", self.headers, "--key").stdout
         self.assertEqual((self.output / "key").read_text(), key)
+        with self.rust_kit.open("a") as file:
+            file.write("# A later version of this script makes the same kits.\n")
+        self.assertEqual(self.run_kit("--kernel", KERNEL, "--headers", self.headers, "--key").stdout, key)
         self.write("headers/Module.symvers", "0x00000000\tanother\tvmlinux\tEXPORT_SYMBOL_GPL\t\n")
         self.assertNotEqual(self.run_kit("--kernel", KERNEL, "--headers", self.headers, "--key").stdout, key)
 
