@@ -40,6 +40,13 @@ class Running(StandIns):
         self.write("sys/module/efa/refcnt", "0\n")
         self.says("still uses the module that was loaded before")
 
+    def test_another_kernel_that_has_the_driver(self):
+        configuration = self.root / f"lib/modules/{KERNEL}/build/.config"
+        configuration.write_text("CONFIG_INFINIBAND_USER_ACCESS=m\n")
+        self.says(r"^efa-rs: The running kernel 7.3.4 gets no driver, as .* \(CONFIG_RUST\): install one that has it \(on Debian 13 ")
+        self.write("lib/modules/7.3.9/updates/dkms/efa.ko.xz", "")
+        self.says(r"^efa-rs: The running kernel 7.3.4 gets no driver, as .* \(CONFIG_RUST\)\. Kernel 7.3.9 has it: reboot into that one\.$")
+
     def test_secure_boot_without_the_key(self):
         for line in REJECTED:
             self.write("log", f"Booting\n{line}\n")
