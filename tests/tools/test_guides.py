@@ -132,6 +132,8 @@ class WithoutADevice(unittest.TestCase):
         ("tools/rust-kit --kernel 9.9.9 --output /nowhere", "linux-headers-9.9.9"),
         ("PATH= $(command -v python3) emulator/lab/efa-emu-lab --check IMAGE.qcow2", "There is no program qemu-system-x86_64: install"),
         ("make -s deb BUGS=nowhere", "BUGS=nowhere is not an address"),
+        ("GIT_DIR=/nowhere make -s dist", "is no clone that git can read: clone the repository"),
+        ("EFA_PATIENCE=x tools/vm true", "EFA_PATIENCE is 'x': set it to a number of seconds"),
     )
 
     def test_each_says_what_it_lacks(self):

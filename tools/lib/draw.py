@@ -11,7 +11,7 @@ from matplotlib import pyplot
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 COLOURS = ("#1b6ca8", "#c8553d", "#3a7d44", "#8e5ea2", "#b8860b", "#4a4a4a")
-INCH, WIDTH = 72, 11
+WIDTH = 11
 LICENCE = "<!-- SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause -->\n"
 
 

@@ -6,6 +6,7 @@ import re
 import subprocess
 
 from . import cache, guides, imports, prose
+from .failure import Failure
 
 UNSAFE_ALLOWED = re.compile(r"efa_rs/(rdma|sys|ffi)(/|\.rs$)")
 RELEASE_ALLOWED = re.compile(r"efa_rs/(sys|ffi)(/|\.rs$)")
@@ -42,10 +43,17 @@ MIRROR = re.compile(
 )
 
 
+def git(*arguments):
+    """Returns the output of git in the clone."""
+    done = subprocess.run(["git", "-C", str(cache.CLONE), *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Failure(f"{cache.CLONE} is no clone that git can read: clone the repository. git: {done.stderr.strip()}")
+    return done.stdout
+
+
 def files(*patterns, links=False):
     """Returns the clone's files, tracked and new ones, that match git's patterns. With LINKS, also symbolic links."""
-    command = ["git", "-C", str(cache.CLONE), "ls-files", "--cached", "--others", "--exclude-standard", "--", *patterns]
-    names = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    names = git("ls-files", "--cached", "--others", "--exclude-standard", "--", *patterns).splitlines()
     return [name for name in sorted(set(names)) if (links if (path := cache.CLONE / name).is_symlink() else path.is_file())]
 
 

@@ -6,7 +6,6 @@ import io
 import lzma
 import os
 import re
-import subprocess
 import tarfile
 import textwrap
 from pathlib import Path
@@ -52,7 +51,7 @@ def wrapped(change, first, rest):
 
 def maintainer():
     """The packages' maintainer: the author of the commit that is packed. Bugs have an address of their own."""
-    return git("log", "-1", "--format=%an <%ae>").strip()
+    return laws.git("log", "-1", "--format=%an <%ae>").strip()
 
 
 def bugs():
@@ -102,17 +101,13 @@ def generated():
     }
 
 
-def git(*arguments):
-    return subprocess.run(["git", "-C", str(cache.CLONE), *arguments], capture_output=True, text=True, check=True).stdout
-
-
 def dist():
     """Makes the source tarball of the clone's files; returns it."""
     root = f"{NAME}-{version()}"
     output = cache.clone_folder("package") / f"{root}.tar.xz"
     # The time of the last commit: the same for each packager.
-    when = int(git("log", "-1", "--format=%ct"))
-    if git("status", "--porcelain"):
+    when = int(laws.git("log", "-1", "--format=%ct"))
+    if laws.git("status", "--porcelain"):
         steps.note("the clone has changes that are not committed: the tarball has them, too")
     contents = {name: (cache.CLONE / name) for name in laws.files(links=True) if not name.startswith("rpm/")}
     contents |= generated()

@@ -2,12 +2,21 @@
 """The timeout of all waits of the runner. A longer wait counts as a hang. It does not depend on the speed of the host."""
 
 import os
+import sys
 import time
 
 from .failure import Failure
 
+
+def seconds(text):
+    """Parses EFA_PATIENCE. This module is imported before a failure could be reported."""
+    if not text.isdecimal() or int(text) == 0:
+        sys.exit(f"EFA_PATIENCE is {text!r}: set it to a number of seconds.")
+    return int(text)
+
+
 # Timeout in seconds.
-PATIENCE = int(os.environ.get("EFA_PATIENCE") or 120)
+PATIENCE = seconds(os.environ.get("EFA_PATIENCE") or "120")
 # Seconds between two checks of a condition.
 INTERVAL = 0.05
 
