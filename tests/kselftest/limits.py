@@ -29,7 +29,7 @@ INLINE_BUF_SIZE = struct.Struct("<H")
 INLINE_BUF_SIZE_OFFSET = 10
 
 # Offsets of fields in completions.
-CQ_IDX_OFFSET, QP_STATE_OFFSET, SQ_DOORBELL_OFFSET = 8, 8, 20
+CQ_IDX_OFFSET, QP_STATE_OFFSET = 8, 8
 
 # Sizes of memory to try until it has two physically adjacent pages.
 SIZES = (2 << 20, 16 << 20, 128 << 20)

@@ -11,8 +11,6 @@ from selftest import Failed, Function, emulator, result_of, wait_until
 # The devices of these tests have the driver's longest command timeout, short resets, and no keep-alives. The driver expects
 # keep-alives only after a first one.
 ATTRIBUTES = {"admin_completion_timeout_ms": 30_000, "reset_ms": 10, "keep_alive_ms": 0}
-# For tests that inject keep-alives: the device sends some as well, so that none is missed afterwards.
-WITH_KEEP_ALIVES = {**ATTRIBUTES, "keep_alive_ms": 1000}
 # Command timeout of a silent device in units of 100 ms: short, so that the driver detects the silence soon.
 ADMIN_TIMEOUT = 15
 SILENT_ATTRIBUTES = {"admin_timeout": ADMIN_TIMEOUT, "reset_ms": 10, "keep_alive_ms": 0}
@@ -68,10 +66,6 @@ class Device(Function):
     def pull_out(self):
         """Unplugs the device in the emulator. Its slot does not report that yet."""
         emulator.send({"command": "unplug", "device": self.number})
-
-    def put_in(self):
-        """Plugs the device in again in the emulator."""
-        emulator.send({"command": "plug", "device": self.number})
 
     def bring_back(self):
         """Binds the device again, whatever its state."""

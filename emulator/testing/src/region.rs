@@ -75,15 +75,6 @@ impl Region {
         &self.pages
     }
 
-    /// Returns its memory with the keys of another region.
-    pub fn with_keys(&self, other: &Self) -> Self {
-        Self {
-            lkey: other.lkey,
-            rkey: other.rkey,
-            ..self.clone()
-        }
-    }
-
     /// Splits `length` bytes from `offset` on at page boundaries; returns the bus address and the length of each part.
     fn parts(&self, offset: u64, length: usize) -> impl Iterator<Item = (u64, usize)> {
         let start = self.iova % PAGE + offset;

@@ -28,8 +28,6 @@ pub mod flags {
 
     /// The caller may sleep, which the shim checks.
     pub const GFP_KERNEL: Flags = Flags(1);
-    /// The caller may be in any context.
-    pub const GFP_ATOMIC: Flags = Flags(2);
     /// A failure prints no message. The shim never prints one.
     pub const __GFP_NOWARN: Flags = Flags(4);
     /// The memory is zeroed.

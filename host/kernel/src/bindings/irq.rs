@@ -15,7 +15,6 @@ pub struct irqreturn(pub c_uint);
 pub use irqreturn as irqreturn_t;
 
 impl irqreturn {
-    pub const IRQ_NONE: Self = Self(0);
     pub const IRQ_HANDLED: Self = Self(1);
     pub const IRQ_WAKE_THREAD: Self = Self(2);
 }

@@ -31,27 +31,17 @@ pub unsafe fn try_wait_for_completion(this: *mut completion) -> bool {
     sim::point();
     // SAFETY: The caller guarantees that the completion is initialized.
     let done = unsafe { &(*this).done };
-    match done.get() {
-        0 => return false,
-        u32::MAX => {}
-        count => done.set(count - 1),
+    if done.get() == 0 {
+        return false;
     }
+    done.set(done.get() - 1);
     true
 }
 
 pub unsafe fn complete(this: *mut completion) {
     // SAFETY: As above.
     let done = unsafe { &(*this).done };
-    if done.get() != u32::MAX {
-        done.set(done.get() + 1);
-    }
-    sim::signal(place(this));
-    sim::point();
-}
-
-pub unsafe fn complete_all(this: *mut completion) {
-    // SAFETY: As above.
-    unsafe { (*this).done.set(u32::MAX) };
+    done.set(done.get() + 1);
     sim::signal(place(this));
     sim::point();
 }
