@@ -3,7 +3,6 @@
 """Queues in memory that userspace and the device share, and completion events."""
 
 import contextlib
-import re
 import select
 import threading
 from pathlib import Path
@@ -118,8 +117,8 @@ def thread_sleeps():
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             if "-efa-comp" in (folder / "comm").read_text():
-                status = (folder / "status").read_text()
-                sleeps += int(re.search(r"^voluntary_ctxt_switches:\s+(\d+)$", status, re.MULTILINE).group(1))
+                status = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
+                sleeps += int(status["voluntary_ctxt_switches"])
     return sleeps
 
 

@@ -131,14 +131,16 @@ impl<'a> FastRegion<'a> {
             return Err(EINVAL);
         }
         // The core uses other fields of the region at the same time, so there is no reference to it.
-        // SAFETY: The region is valid.
-        let (lkey, rkey) = unsafe { (&raw mut (*mr).lkey, &raw mut (*mr).rkey) };
-        // SAFETY: Nothing else writes the field while the lock is held.
-        unsafe { lkey.write(transport.next_key(lkey.read())) };
-        // SAFETY: Nothing else writes the field while the lock is held.
-        unsafe { rkey.write(transport.next_key(rkey.read())) };
-        // SAFETY: The region is valid, and nothing else writes these fields while the lock is held.
-        let (rkey, addr) = unsafe { (rkey.read(), (*mr).iova) };
+        // SAFETY: The region is valid, and nothing else writes the field while the lock is held.
+        let lkey = transport.next_key(unsafe { (*mr).lkey });
+        // SAFETY: As above.
+        let rkey = transport.next_key(unsafe { (*mr).rkey });
+        // SAFETY: As above.
+        unsafe { (*mr).lkey = lkey };
+        // SAFETY: As above.
+        unsafe { (*mr).rkey = rkey };
+        // SAFETY: As above.
+        let addr = unsafe { (*mr).iova };
 
         let known = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
         let mut wr = MaybeUninit::<ffi::ib_reg_wr>::zeroed();
