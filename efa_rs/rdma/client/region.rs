@@ -133,13 +133,13 @@ impl<'a> FastRegion<'a> {
         // The core uses other fields of the region at the same time, so there is no reference to it.
         // SAFETY: The region is valid, and nothing else writes the field while the lock is held.
         let lkey = transport.next_key(unsafe { (*mr).lkey });
-        // SAFETY: As above.
+        // SAFETY: The region is valid, and nothing else writes the field while the lock is held.
         let rkey = transport.next_key(unsafe { (*mr).rkey });
-        // SAFETY: As above.
+        // SAFETY: The region is valid, and nothing else writes the field while the lock is held.
         unsafe { (*mr).lkey = lkey };
-        // SAFETY: As above.
+        // SAFETY: The region is valid, and nothing else writes the field while the lock is held.
         unsafe { (*mr).rkey = rkey };
-        // SAFETY: As above.
+        // SAFETY: The region is valid, and nothing else writes the field while the lock is held.
         let addr = unsafe { (*mr).iova };
 
         let known = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
