@@ -188,8 +188,8 @@ impl<'bound, T: Send + Sync + 'bound> Lent<'bound, T> {
         })
     }
 
-    /// Runs a command that uses the memory only until it is answered. A failure is counted by the
-    /// memory that the same command lends.
+    /// Runs a command that uses the memory only until it is answered. The memory that the same
+    /// command lends counts a failure.
     ///
     /// # Errors
     ///

@@ -147,7 +147,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         let mut inner = self.inner.lock();
         match &inner.state {
             State::Up(_) => {
-                self.report.reset(self.controller.pdev(), Cause::Requested);
+                self.report.note(self.controller.pdev(), Cause::Requested);
                 if let State::Up(life) = self.change(&mut inner, State::Paused) {
                     inner.ended = Some(life);
                 }
@@ -287,7 +287,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         } else {
             inner.backoff.next().ok_or("it fails after each restart")
         };
-        self.report.reset(self.controller.pdev(), cause);
+        self.report.note(self.controller.pdev(), cause);
         let state = match next {
             Ok(at) => State::Resetting(at),
             Err(_) => State::Failed,

@@ -107,8 +107,8 @@ impl Report {
         self.attempts.store(attempts as u32, Relaxed);
     }
 
-    /// Counts the end of a session, and reports it to userspace.
-    pub(super) fn reset(&self, pdev: &pci::Device<Bound>, cause: Cause) {
+    /// Counts a reset, and reports it to userspace.
+    pub(super) fn note(&self, pdev: &pci::Device<Bound>, cause: Cause) {
         self.statistics.count_reset(cause);
         self.last_reset.set(cause);
         trace::reset(pdev.as_ref(), cause.name());

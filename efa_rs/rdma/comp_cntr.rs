@@ -145,7 +145,7 @@ impl<'a> CompCntrInitAttr<'_, 'a> {
     /// - [`EINVAL`] if there is no such attribute, or less memory than `size` bytes.
     /// - Those of pinning memory.
     pub(crate) fn buffer(&self, attribute: u16, size: usize) -> Result<Umem<'a>> {
-        // The core looks a number that no attribute can have up outside of its table.
+        // For any other number, the core would read outside of its table.
         if !is_attribute(attribute) {
             return Err(EINVAL);
         }
@@ -160,11 +160,13 @@ impl<'a> CompCntrInitAttr<'_, 'a> {
     }
 }
 
-/// Returns whether an attribute of a method can have this number: a namespace of its core or driver,
-/// and a number below `UVERBS_API_ATTR_KEY_LEN` less one. See `uapi_key_attr`.
+/// Limit on the number of an attribute of a driver. The core's limit on its own is one more. See
+/// `uapi_key_attr` in `include/rdma/uverbs_ioctl.h`.
+const MAX_ATTRIBUTES: u16 = 31;
+
+/// Returns whether an attribute of a method can have this number.
 fn is_attribute(number: u16) -> bool {
-    const NAMESPACE: u16 = 1 << ffi::UVERBS_ID_NS_SHIFT;
-    number & !NAMESPACE < 31
+    number & !(1 << ffi::UVERBS_ID_NS_SHIFT) < MAX_ATTRIBUTES
 }
 
 /// A completion counter for queue pairs of a device of the provider `P`.

@@ -201,17 +201,15 @@ impl<P: Provider> Drop for Registered<'_, P> {
     fn drop(&mut self) {
         let device = self.device.as_ptr();
 
+        // SAFETY: By the type invariant, the fields are initialized. They are dropped below.
+        let fields = unsafe { Device::<P::Data<'_>>::from_raw(device) };
         if self.is_registered {
             // SAFETY: By the type invariant the device is registered. The core waits for running
             // verbs, and destroys programs' objects of the device.
             unsafe { ffi::ib_unregister_device(device) };
-            // SAFETY: By the type invariant, the fields are initialized. They are dropped below.
-            let fields = unsafe { Device::<P::Data<'_>>::from_raw(device) };
             // SAFETY: The device was registered. The core renames registered devices only.
             unsafe { fields.home().note_name(device) };
         }
-        // SAFETY: By the type invariant, the fields are initialized. They are dropped below.
-        let fields = unsafe { Device::<P::Data<'_>>::from_raw(device) };
         // Programs may have used the device before its registration failed.
         fields.dma_bufs().end_all();
 

@@ -111,7 +111,8 @@ pub(crate) enum SendOp<'w, Ah, Mr> {
 ///
 /// # Invariants
 ///
-/// `raw` begins a structure of the given layout. It is valid for `'w`, as are all its pointers.
+/// `raw` begins a structure of the given layout. It is valid for `'w`, as are all its pointers. Until
+/// an RDMA operation is known to have an address handle, it may be the core's own `ib_rdma_wr`.
 pub(crate) struct PeerWr<'w, Ah> {
     raw: NonNull<ffi::ib_send_wr>,
     layout: &'static SendWrLayout,
@@ -208,7 +209,7 @@ impl<'w, Ah> PeerWr<'w, Ah> {
     #[inline]
     unsafe fn remote_memory(&self) -> Result<RemoteMemory> {
         let (addr, rkey) = self.layout.remote_memory.ok_or(EINVAL)?;
-        // `ib_drain_qp` posts a shorter structure, in which this is an address of zero.
+        // The core's own RDMA write ends after its address, which is zero: it has no address handle.
         self.ah()?;
         Ok(RemoteMemory {
             // SAFETY: The offset is of the layout, of which RDMA has this part.
@@ -326,8 +327,9 @@ type MrOf<'w, Mr> = unsafe fn(*mut ffi::ib_mr) -> &'w Mr;
 ///
 /// # Invariants
 ///
-/// `raw` begins a structure of the given layout, or of a registration. The structure is valid for
-/// `'w`, as are all its pointers. `mr_of` can be called with the regions that the structure names.
+/// `raw` begins a structure of the given layout, or of a registration, or is an RDMA write of the
+/// core: an `ib_rdma_wr` with an address of zero. The structure is valid for `'w`, as are all its
+/// pointers. `mr_of` can be called with the regions that the structure names.
 pub(crate) struct SendWr<'w, Ah, Mr> {
     raw: NonNull<ffi::ib_send_wr>,
     layout: &'static SendWrLayout,

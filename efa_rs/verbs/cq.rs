@@ -331,7 +331,7 @@ impl<'a> Cq<'a> {
 
         udata.respond(&response.encode())?;
 
-        // Last, as the core frees a queue that was not created although an event may refer to it.
+        // Events start last: the core frees a queue that was not created, but not its events.
         let subscription = target
             .map(|target| {
                 let handler = attr.events.clone();

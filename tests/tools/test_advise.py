@@ -13,7 +13,7 @@ REJECTED = ("Loading of module with unavailable key is rejected", "Lockdown: mod
 class Running(StandIns):
     def setUp(self):
         super().setUp()
-        self.advise = self.script("dkms/advise", "/lib/modules", "/sys/")
+        self.advise = self.script("dkms/advise", "/lib/modules", "/sys/", "/usr/sbin")
         self.program("uname", f"echo {KERNEL}")
         self.program("modinfo", "echo 0.1.99")
         self.program("dmesg", 'cat "$ROOT/log"')
@@ -26,6 +26,11 @@ class Running(StandIns):
         self.assertRegex(said, pattern)
 
     def test_a_driver_that_is_not_loaded(self):
+        self.says("^$")
+
+    def test_a_user_without_the_folder_of_modinfo(self):
+        (self.root / "usr/sbin").mkdir(parents=True)
+        (self.root / "bin/modinfo").rename(self.root / "usr/sbin/modinfo")
         self.says("^$")
 
     def test_one_that_is(self):

@@ -239,7 +239,7 @@ fn irqs(msix_vectors: u16) -> Vec<Irq> {
     (0..VFIO_PCI_NUM_IRQS)
         .map(|index| match index {
             VFIO_PCI_MSIX_IRQ_INDEX => Irq {
-                // Without `NORESIZE`: QEMU then enables one vector more without disabling the others, whose interrupts would be lost.
+                // With `NORESIZE`, QEMU would disable all vectors to enable one more. Interrupts would be lost meanwhile.
                 flags: VFIO_IRQ_INFO_EVENTFD,
                 count: msix_vectors.into(),
             },
