@@ -35,6 +35,7 @@ use super::device::as_raw;
 /// # Invariants
 ///
 /// Values that are valid for `'data` stay valid until the resources of `dev` have been released.
+/// [`MARK`] is one of these resources until their release begins.
 pub(crate) struct Attachment<'a, 'data> {
     dev: &'a Device<Bound>,
     data: PhantomData<fn(&'data ()) -> &'data ()>,
@@ -56,31 +57,48 @@ impl<'a> Attachment<'a, 'static> {
     ///
     /// Only the drop of the registration, which is code of the same module, releases the resources
     /// of this device. A device of another bus may be unbound after the module is gone.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENOMEM`] if there is no memory.
     #[allow(
         dead_code,
         reason = "for drivers whose device is not of a bus, see samples/"
     )]
-    pub(crate) fn of_faux(device: &'a faux::Registration) -> Self {
-        // INVARIANT: `'static` outlasts everything.
-        Self {
-            dev: device.as_ref().as_ref(),
-            data: PhantomData,
-        }
+    pub(crate) fn of_faux(device: &'a faux::Registration) -> Result<Self> {
+        // SAFETY: `'static` outlasts everything.
+        unsafe { Self::new(device.as_ref().as_ref()) }
     }
 }
 
 impl<'a, 'data> Attachment<'a, 'data> {
     /// Allows attaching values that are valid for `'data`.
     ///
+    /// # Errors
+    ///
+    /// - [`ENOMEM`] if there is no memory.
+    ///
     /// # Safety
     ///
     /// Values that are valid for `'data` must stay valid until the resources of `dev` are released.
-    pub(super) unsafe fn new(dev: &'a Device<Bound>) -> Self {
-        // INVARIANT: The caller guarantees it.
-        Self {
+    pub(super) unsafe fn new(dev: &'a Device<Bound>) -> Result<Self> {
+        let raw = as_raw(dev);
+        // SAFETY: The device is valid. The action has no effect, so it may run at any time.
+        to_result(unsafe { bindings::devm_add_action_or_reset(raw, Some(MARK), raw.cast()) })?;
+
+        // INVARIANT: The caller guarantees the validity. The mark was added.
+        Ok(Self {
             dev,
             data: PhantomData,
-        }
+        })
+    }
+
+    /// Returns whether the device still has its resources. Once their release has begun, it does not
+    /// release what is added.
+    fn has_resources(self) -> bool {
+        let raw = as_raw(self.dev);
+        // SAFETY: The device is valid. This only searches its actions.
+        unsafe { bindings::devm_is_action_added(raw, Some(MARK), raw.cast()) }
     }
 
     /// Returns the device.
@@ -91,6 +109,13 @@ impl<'a, 'data> Attachment<'a, 'data> {
 
 /// A function that releases a value.
 type Release = unsafe extern "C" fn(*mut c_void);
+
+/// The action that marks a device whose resources have not been released. The driver core removes
+/// all actions at once, and then runs them. This has one address, unlike the function.
+static MARK: Release = no_release;
+
+/// Releases nothing.
+extern "C" fn no_release(_: *mut c_void) {}
 
 /// The owner of a value that is attached to a device. The value is dropped with this owner, or when
 /// the device is unbound, whichever is first.
@@ -116,6 +141,7 @@ impl<'a> Attached<'a> {
     /// # Errors
     ///
     /// - [`ENOMEM`] if there is no memory.
+    /// - [`ENODEV`] if the device is being unbound, and drops the values that are attached to it.
     /// - Those of `value`.
     pub(crate) fn new<'data, T: Send + 'data>(
         host: Attachment<'a, 'data>,
@@ -127,17 +153,20 @@ impl<'a> Attached<'a> {
 
         // SAFETY: The device is valid, and runs the action once, with the result of `into_foreign`.
         // By the invariant of `host` the value is valid until the device's resources are released,
-        // which runs the action at the latest. If the action can't be added, it runs at once.
+        // which runs the action at the latest, or else the check below. If the action can't be added,
+        // it runs at once.
         to_result(unsafe {
             bindings::devm_add_action_or_reset(as_raw(host.dev), Some(release), value)
         })?;
 
         // INVARIANT: The action was added.
-        Ok(Self {
+        let attached = Self {
             dev: host.dev,
             release,
             value: NonNull::new(value.cast()).ok_or(EINVAL)?,
-        })
+        };
+        // If the release has begun before, the drop removes the action and releases the value.
+        host.has_resources().then_some(attached).ok_or(ENODEV)
     }
 
     /// Leaves the value to the device, which drops it when it is unbound.
@@ -153,8 +182,8 @@ impl<'a> Attached<'a> {
 impl Drop for Attached<'_> {
     fn drop(&mut self) {
         let value = self.value.as_ptr();
-        // SAFETY: The device is valid. The removal fails if the device has run the action, which it
-        // does first if this owner is in a leaked value.
+        // SAFETY: The device is valid. The removal fails if the device has run the action, or is going
+        // to, as it is unbound.
         let error = unsafe {
             bindings::devm_remove_action_nowarn(as_raw(self.dev), Some(self.release), value)
         };

@@ -325,7 +325,7 @@ impl<T: Driver> pci::Driver for Known<T> {
             let dev: &'bound device::Device<Bound> = pdev.as_ref();
             // SAFETY: `'bound` is the lifetime of the binding, which the driver core makes longer
             // than that of the driver's data and of the device's resources.
-            let binding = unsafe { Attachment::new(dev) };
+            let binding = unsafe { Attachment::new(dev) }?;
             let waker = Waker::new()?;
             Ok(Adapted::new(T::probe(pdev, binding, waker.clone()), waker))
         })

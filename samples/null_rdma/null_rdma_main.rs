@@ -75,7 +75,7 @@ impl kernel::Module for NullRdma {
             num_comp_vectors: 1,
             has_port_counters: false,
         };
-        let parent = Attachment::of_faux(&device);
+        let parent = Attachment::of_faux(&device)?;
         let numbers = Numbers(Atomic::new(0));
         let home = Home::new(c"null%d")?;
         rdma::Registration::<Null>::new(parent, home, info, Ok(numbers))?.leave();

@@ -6,6 +6,7 @@
 
 #[allow(dead_code, unsafe_code, reason = "as ../../../efa_rs")]
 mod ffi;
+pub mod late;
 #[allow(dead_code, unsafe_code, unused_imports, reason = "as ../../../efa_rs")]
 mod rdma;
 #[allow(dead_code, unsafe_code, unused_imports, reason = "as ../../../efa_rs")]
@@ -20,9 +21,11 @@ mod refused {
 use std::cell::Cell;
 
 use kernel::{
+    driver,
     faux,
     prelude::*,
-    str::CString, //
+    str::CString,
+    InPlaceModule, //
 };
 
 use crate::{
@@ -74,24 +77,37 @@ pub fn take_buffer_error() -> Option<Error> {
     BUFFER.take()
 }
 
+#[pin_data]
 struct Misuse {
+    #[pin]
+    _driver: driver::Registration<sys::pci::Adapter<late::Late>>,
     _device: faux::Registration,
 }
 
-impl kernel::Module for Misuse {
-    fn init(_module: &'static ThisModule) -> Result<Self> {
+impl Misuse {
+    /// Registers an RDMA device, and leaks the registration.
+    fn register() -> Result<faux::Registration> {
         let device = faux::Registration::new(c"misuse", None)?;
         let info = NodeInfo {
             node_guid: 1,
             num_comp_vectors: 1,
             has_port_counters: false,
         };
-        let parent = Attachment::of_faux(&device);
+        let parent = Attachment::of_faux(&device)?;
         BUFFER.set(UserBuffer::zeroed(parent.dev(), 1).err());
         let home = Home::new(c"misuse%d")?;
         let registration = rdma::Registration::<Careless>::new(parent, home, info, Ok(()))?;
         core::mem::forget(registration);
-        Ok(Self { _device: device })
+        Ok(device)
+    }
+}
+
+impl InPlaceModule for Misuse {
+    fn init(module: &'static ThisModule) -> impl PinInit<Self, Error> {
+        try_pin_init!(Self {
+            _device: Self::register()?,
+            _driver <- driver::Registration::new(c"misuse", module),
+        })
     }
 }
 

@@ -5,6 +5,7 @@
 use ib_core::{dmabuf, registry, uverbs::Process};
 use kernel::{
     error::code::*,
+    pci::slot::Slot,
     sim::{self, Policy},
 };
 
@@ -79,5 +80,22 @@ fn a_leaked_region_ends_with_a_failed_registration() {
         assert_eq!(misuse::take_revoked(), 1);
         dmabuf::revoke(buffer);
         assert_eq!(misuse::take_revoked(), 0);
+    });
+}
+
+/// The driver core does not release what is added while it releases the resources of a device.
+#[test]
+fn a_value_attached_during_the_unbind_is_dropped() {
+    sim::run(Policy::Sequential, || {
+        registry::start();
+        let module = misuse::load().unwrap();
+        let mut slot = Slot::new(misuse::late::DEVICE as u16);
+        slot.probe().unwrap();
+        assert_eq!(misuse::late::dropped(), 0);
+        slot.remove();
+        assert_eq!(misuse::late::dropped(), 2);
+        assert_eq!(misuse::late::late_error(), Some(ENODEV));
+        assert!(slot.is_clean());
+        drop(module);
     });
 }

@@ -46,10 +46,10 @@ impl device {
         }
     }
 
-    /// Releases managed resources: runs the actions, the last one first.
+    /// Releases managed resources: removes all actions and runs them, the last one first. Actions that
+    /// they add remain, as in `devres_release_all`.
     pub fn release_resources(&self) {
-        let pop = || self.actions.borrow_mut().pop();
-        while let Some((action, data)) = pop() {
+        for (action, data) in self.actions.take().into_iter().rev() {
             // SAFETY: The caller of `devm_add_action_or_reset` guarantees that the action can be run once.
             unsafe { action(data) };
         }
@@ -102,9 +102,8 @@ pub unsafe fn devm_remove_action_nowarn(
     let action = action.expect("an action");
     // SAFETY: The caller guarantees that the device is valid.
     let mut actions = unsafe { (*dev).actions.borrow_mut() };
-    let place = actions
-        .iter()
-        .rposition(|(added, other)| core::ptr::fn_addr_eq(*added, action) && *other == data);
+    let is_same = |(added, other): &(_, _)| core::ptr::fn_addr_eq(*added, action) && *other == data;
+    let place = actions.iter().rposition(is_same);
     match place {
         Some(place) => {
             actions.remove(place);
@@ -112,6 +111,18 @@ pub unsafe fn devm_remove_action_nowarn(
         }
         None => -ENOENT,
     }
+}
+
+pub unsafe fn devm_is_action_added(
+    dev: *mut device,
+    action: Option<unsafe extern "C" fn(*mut c_void)>,
+    data: *mut c_void,
+) -> bool {
+    let action = action.expect("an action");
+    // SAFETY: The caller guarantees that the device is valid.
+    let actions = unsafe { (*dev).actions.borrow() };
+    let is_same = |(added, other): &(_, _)| core::ptr::fn_addr_eq(*added, action) && *other == data;
+    actions.iter().any(is_same)
 }
 
 pub const kobject_action_KOBJ_CHANGE: c_uint = 2;
