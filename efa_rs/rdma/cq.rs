@@ -11,10 +11,17 @@ use kernel::{
     new_spinlock_irq,
     prelude::*,
     sync::{
+        atomic::{
+            Acquire,
+            Atomic, //
+        },
         Arc,
         SpinLockIrq, //
     }, //
 };
+
+#[cfg(kverbs)]
+use kernel::sync::atomic::Release;
 
 use super::{
     context::Context,
@@ -42,6 +49,7 @@ use super::completions::WorkCompletions;
 pub(crate) struct CqEvents {
     #[pin]
     cq: SpinLockIrq<Target>,
+    has_started: Atomic<bool>,
 }
 
 /// The queue, or null once its events were stopped.
@@ -59,18 +67,41 @@ impl CqEvents {
     ///
     /// # Safety
     ///
-    /// `cq` must be valid until [`Self::forget`] is called.
-    pub(super) unsafe fn new(cq: *mut ffi::ib_cq) -> Result<Arc<Self>> {
+    /// `cq` must be valid until [`Self::forget`] is called. Its handler must be callable, unless it is
+    /// only after [`Self::start`].
+    pub(super) unsafe fn new(cq: *mut ffi::ib_cq, has_started: bool) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
                 cq <- new_spinlock_irq!(Target(cq), "rdma_cq_events"),
+                has_started: Atomic::new(has_started),
             }),
             GFP_KERNEL,
         )
     }
 
-    /// Calls the completion handler. Called from interrupt handlers.
+    /// Lets events have an effect.
+    ///
+    /// # Safety
+    ///
+    /// The handler must be callable.
+    #[cfg(kverbs)]
+    pub(super) unsafe fn start(&self) {
+        // A reader of the flag sees the earlier writes of the core.
+        self.has_started.store(true, Release);
+    }
+
+    /// Returns whether events have an effect. For a client in the kernel, they have none before the
+    /// creation of a queue pair that uses the queue. The core completes the queue after its creation.
+    pub(crate) fn has_started(&self) -> bool {
+        self.has_started.load(Acquire)
+    }
+
+    /// Calls the completion handler, if the events [have started](Self::has_started). Called from
+    /// interrupt handlers.
     pub(crate) fn notify(&self) {
+        if !self.has_started() {
+            return;
+        }
         let cq = self.cq.lock();
         if cq.0.is_null() {
             return;
@@ -204,7 +235,7 @@ impl<'a, P: Provider> CompletionQueue<'a, P> for Absent {}
 pub(super) struct Data<T> {
     #[pin]
     data: T,
-    events: Arc<CqEvents>,
+    pub(super) events: Arc<CqEvents>,
 }
 
 core_object!(ib_cq, Details, Data<P::Cq<'a>>);
@@ -277,8 +308,9 @@ impl<P: Provider> Ops<P> {
             let context = unsafe { Self::context(&udata) }?;
             // SAFETY: By the contract, the attributes are valid.
             let attr = unsafe { &*attr };
-            // SAFETY: The queue exists until it is destroyed, or this fails. Both call `forget`.
-            let events = unsafe { CqEvents::new(cq) }?;
+            // SAFETY: The queue exists until it is destroyed, or this fails. Both call `forget`. The core has set
+            // the handler.
+            let events = unsafe { CqEvents::new(cq, true) }?;
             // INVARIANT: By the contract, both are valid during the call.
             let attr = CqInitAttr {
                 cqe: attr.cqe,

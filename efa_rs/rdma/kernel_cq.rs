@@ -40,8 +40,9 @@ impl<P: Provider> Ops<P> {
             let device = unsafe { Self::device_of(cq) };
             // SAFETY: By the contract, the attributes are valid.
             let attr = unsafe { &*attr };
-            // SAFETY: The queue exists until it is destroyed, or this fails. Both call `forget`.
-            let events = unsafe { CqEvents::new(cq) }?;
+            // SAFETY: The queue exists until it is destroyed, or this fails. Both call `forget`. The events have not
+            // started.
+            let events = unsafe { CqEvents::new(cq, false) }?;
             // SAFETY: By the contract, the queue is valid.
             let has_events = unsafe { has_events(&*cq) };
             let attr = KernelCqInitAttr {
@@ -54,6 +55,22 @@ impl<P: Provider> Ops<P> {
             // SAFETY: By the contract, the queue is new. The events are of this queue.
             unsafe { Self::init_cq(cq, init, &events) }
         })
+    }
+
+    /// Starts the events of a queue for which a queue pair is created. Only then has the core set
+    /// what its own handler uses.
+    ///
+    /// # Safety
+    ///
+    /// `cq` must be null, or a queue of a client in the kernel, whose creation is complete.
+    pub(super) unsafe fn start_events(cq: *mut ffi::ib_cq) {
+        if cq.is_null() {
+            return;
+        }
+        // SAFETY: The caller guarantees that the queue was created, which has initialized its data.
+        let (data, _) = unsafe { Self::object(cq) };
+        // SAFETY: The caller guarantees that the creation is complete, so that the handler is callable.
+        unsafe { data.events.start() };
     }
 
     /// Writes up to `count` completions to `wc`, and returns their number.

@@ -257,6 +257,10 @@ impl<P: Provider> Ops<P> {
             };
             #[cfg(kverbs)]
             if udata.is_kernel() {
+                for cq in [raw.send_cq, raw.recv_cq] {
+                    // SAFETY: By the contract, the core passes null or a queue of the same client.
+                    unsafe { Self::start_events(cq) };
+                }
                 let own = QpRef::new(NonNull::new(qp).ok_or(EINVAL)?)?;
                 let signal_all = raw.sq_sig_type == ffi::ib_sig_type_IB_SIGNAL_ALL_WR;
                 let init = P::Qp::create_kernel(device, &attr, &own, signal_all);

@@ -11,10 +11,8 @@ use kernel::{
     },
     sync::{
         atomic::{
-            Acquire,
             Atomic,
-            Relaxed,
-            Release, //
+            Relaxed, //
         },
         barrier::{
             smp_mb,
@@ -137,9 +135,6 @@ pub(super) struct Notifier {
     received: Atomic<u32>,
     /// Whether the client has requested an event since the last one.
     is_armed: Atomic<bool>,
-    /// Whether a queue pair was ever attached. The core requests the first event before it sets the
-    /// work queue in which it polls. Queue pairs are created later, so earlier events are dropped.
-    is_used: Atomic<bool>,
 }
 
 impl Notifier {
@@ -154,7 +149,6 @@ impl Notifier {
                 events: events.clone(),
                 received: Atomic::new(0),
                 is_armed: Atomic::new(false),
-                is_used: Atomic::new(false),
             },
             GFP_KERNEL,
         )?)
@@ -164,7 +158,7 @@ impl Notifier {
 impl Notifier {
     /// Returns whether a client has requested an event.
     fn is_awaited(&self) -> bool {
-        self.is_used.load(Acquire) && self.is_armed.load(Relaxed)
+        self.events.has_started() && self.is_armed.load(Relaxed)
     }
 }
 
@@ -251,10 +245,6 @@ impl<'a> KernelCq<'a> {
         let before = polled.pairs.insert(node);
         drop(polled);
         drop(before);
-        if let Some(notifier) = &self.notifier {
-            // A reader of the flag sees the earlier writes of the core.
-            notifier.is_used.store(true, Release);
-        }
         Ok(())
     }
 
