@@ -9,5 +9,5 @@ fn main() {
         println!("cargo::rustc-cfg=refused");
         println!("cargo::rustc-env=MISUSE_REFUSED={file}");
     }
-    stage::module("module", "misuse_main.rs", &["kverbs"]);
+    stage::module("module", "misuse_main.rs", &["kverbs", "rdma_client"]);
 }

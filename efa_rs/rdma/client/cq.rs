@@ -112,7 +112,7 @@ impl<'a> CompletionQueue<'a> {
             flags: 0,
         };
         let handler = Handler::new(handler)?;
-        let gate = handler.gate();
+        let gate = handler.gate().clone();
         let create = |handler: &KBox<Handler<'a>>| {
             let (raw, name) = (device.as_raw(), device.owner_name());
             let context = handler.context();
@@ -153,7 +153,9 @@ impl<'a> CompletionQueue<'a> {
     /// }
     /// ```
     pub(crate) fn poll(&self) -> Result<Option<Completion<'a>>> {
-        let poll = self.owned.device().ops().poll_cq.ok_or(EOPNOTSUPP)?;
+        // SAFETY: The device is registered, so this function does not change.
+        let poll = unsafe { (*self.owned.device().ops()).poll_cq };
+        let poll = poll.ok_or(EOPNOTSUPP)?;
         let mut wc = MaybeUninit::<ffi::ib_wc>::zeroed();
 
         // No queue pair is removed from the tree while this lock is held.
@@ -188,7 +190,9 @@ impl<'a> CompletionQueue<'a> {
     ///
     /// - Those of the provider.
     pub(crate) fn request_notify(&self) -> Result<bool> {
-        let notify = self.owned.device().ops().req_notify_cq.ok_or(EOPNOTSUPP)?;
+        // SAFETY: The device is registered, so this function does not change.
+        let notify = unsafe { (*self.owned.device().ops()).req_notify_cq };
+        let notify = notify.ok_or(EOPNOTSUPP)?;
         let flags = ffi::ib_cq_notify_flags_IB_CQ_NEXT_COMP
             | ffi::ib_cq_notify_flags_IB_CQ_REPORT_MISSED_EVENTS;
         // SAFETY: `self` keeps the queue alive.

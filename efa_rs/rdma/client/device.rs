@@ -22,12 +22,18 @@ use kernel::{
         RBTree,
         RBTreeNodeReservation, //
     },
-    sync::Mutex, //
+    sync::{
+        Arc,
+        Mutex, //
+    }, //
 };
 
-use super::object::{
-    Object,
-    Raw, //
+use super::{
+    handler::Gate,
+    object::{
+        Object,
+        Raw, //
+    }, //
 };
 use crate::{
     ffi,
@@ -89,10 +95,11 @@ impl Device {
         self.raw.as_ptr()
     }
 
-    /// Returns the table of the provider's functions.
-    pub(super) fn ops(&self) -> &ffi::ib_device_ops {
-        // SAFETY: By the type invariant the device is registered, so its table does not change.
-        unsafe { &(*self.as_raw()).ops }
+    /// Returns the table of the provider's functions. A registration that fails late writes to
+    /// `dealloc_driver`, so that there can't be a reference to the table.
+    pub(super) fn ops(&self) -> *const ffi::ib_device_ops {
+        // SAFETY: By the type invariant the device is registered.
+        unsafe { &raw const (*self.as_raw()).ops }
     }
 
     /// Returns the static name that the core records as the owner of objects.
@@ -154,7 +161,7 @@ impl Device {
         let (object, node) = {
             let mut objects = self.objects.lock();
             // It is removed first, so that it is destroyed once.
-            let object = objects.alive.get(&number).copied();
+            let object = objects.alive.get(&number).cloned();
             (object, objects.alive.remove_node(&number))
         };
         let (Some(object), Some(node)) = (object, node) else {
@@ -182,36 +189,41 @@ impl Device {
     ///
     /// Only completion handlers may still use the objects.
     pub(super) unsafe fn end(&self) {
-        let turns: [fn(&Object) -> bool; 3] =
-            [Object::is_completion_queue, Object::is_queue_pair, |_| true];
+        // Handlers that are running may create and destroy objects.
+        while let Some(gate) = self.open_gate() {
+            gate.close();
+        }
         let left = self.objects.lock().alive.keys().count();
         if left > 0 {
             pr_err!("Destroying {left} leaked objects of the RDMA core\n");
         }
-        for (turn, is_turn) in turns.iter().enumerate() {
+        let turns: [fn(&Object) -> bool; 2] = [Object::is_queue_pair, |_| true];
+        for is_turn in turns {
             let mut before = u64::MAX;
-            while let Some((number, object)) = self.youngest(before, is_turn) {
-                if turn == 0 {
-                    // SAFETY: The object and its handler exist, as the owner of both was leaked.
-                    unsafe { object.stop_handler() };
-                } else {
-                    // SAFETY: No handler is called any more. The caller excludes other users.
-                    unsafe { self.destroy(number) };
-                }
+            while let Some(number) = self.youngest(before, is_turn) {
+                // SAFETY: No handler is called any more. The caller excludes other users.
+                unsafe { self.destroy(number) };
                 before = number;
             }
         }
     }
 
-    /// Returns the newest object with a number below `before` that `is_wanted` accepts.
-    fn youngest(&self, before: u64, is_wanted: impl Fn(&Object) -> bool) -> Option<(u64, Object)> {
+    /// Returns the gate of a handler that may be called.
+    fn open_gate(&self) -> Option<Arc<Gate>> {
+        let objects = self.objects.lock();
+        let mut gates = objects.alive.values().filter_map(Object::gate);
+        gates.find(|gate| gate.is_open()).cloned()
+    }
+
+    /// Returns the number of the newest object below `before` that `is_wanted` accepts.
+    fn youngest(&self, before: u64, is_wanted: impl Fn(&Object) -> bool) -> Option<u64> {
         let objects = self.objects.lock();
         let older = objects
             .alive
             .iter()
             .take_while(|(number, _)| **number < before);
         let youngest = older.filter(|(_, object)| is_wanted(object)).last();
-        youngest.map(|(number, object)| (*number, *object))
+        youngest.map(|(number, _)| *number)
     }
 }
 

@@ -2,8 +2,6 @@
 
 //! Handlers of completion events.
 
-use core::ptr::NonNull;
-
 use kernel::{
     ffi::c_void,
     prelude::*,
@@ -39,7 +37,13 @@ pub(super) struct Gate {
 }
 
 impl Gate {
-    /// Prevents further calls of the handler, and waits for calls in progress. May sleep.
+    /// Returns whether the handler may be called.
+    pub(super) fn is_open(&self) -> bool {
+        !self.is_closed.load(Acquire)
+    }
+
+    /// Prevents further calls of the handler, and waits for calls in progress. May sleep. Only a handler
+    /// that does not return, which an interrupt handler must, can prolong this.
     pub(super) fn close(&self) {
         // A call that starts later sees the flag; a call that has started before is counted.
         self.is_closed.xchg(true, Full);
@@ -51,7 +55,7 @@ impl Gate {
 
 /// A handler and its gate, to which the core's object points.
 pub(super) struct Handler<'a> {
-    gate: Gate,
+    gate: Arc<Gate>,
     handler: Arc<dyn CompletionHandler + 'a>,
 }
 
@@ -66,6 +70,7 @@ impl<'a> Handler<'a> {
             is_closed: Atomic::new(false),
             calls: Atomic::new(0),
         };
+        let gate = Arc::new(gate, GFP_KERNEL)?;
         Ok(KBox::new(Self { gate, handler }, GFP_KERNEL)?)
     }
 
@@ -74,9 +79,9 @@ impl<'a> Handler<'a> {
         core::ptr::from_ref(self).cast_mut().cast()
     }
 
-    /// Returns a pointer to the gate.
-    pub(super) fn gate(&self) -> NonNull<Gate> {
-        NonNull::from(&self.gate)
+    /// Returns the gate.
+    pub(super) fn gate(&self) -> &Arc<Gate> {
+        &self.gate
     }
 }
 
@@ -90,7 +95,7 @@ pub(super) unsafe extern "C" fn on_completion(_cq: *mut ffi::ib_cq, context: *mu
     // open.
     let this = unsafe { &*context.cast::<Handler<'_>>() };
     this.gate.calls.fetch_add(1, Full);
-    if !this.gate.is_closed.load(Acquire) {
+    if this.gate.is_open() {
         this.handler.completed();
     }
     this.gate.calls.fetch_sub(1, Full);

@@ -12,7 +12,8 @@ use kernel::{
         from_err_ptr,
         to_result, //
     },
-    prelude::*, //
+    prelude::*,
+    sync::Arc, //
 };
 
 use super::handler::Gate;
@@ -48,43 +49,31 @@ impl<T> Raw<T> {
 }
 
 /// An object, with its type for the destruction.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) enum Object {
     /// A protection domain.
     Pd(Raw<ffi::ib_pd>),
     /// An address handle.
     Ah(Raw<ffi::ib_ah>),
     /// A completion queue, and the gate of its handler.
-    Cq(Raw<ffi::ib_cq>, NonNull<Gate>),
+    Cq(Raw<ffi::ib_cq>, Arc<Gate>),
     /// A queue pair.
     Qp(Raw<ffi::ib_qp>),
     /// A memory region.
     Mr(Raw<ffi::ib_mr>),
 }
 
-// SAFETY: Any task may close a gate, and destroy an object.
-unsafe impl Send for Object {}
-
 impl Object {
-    /// Returns whether the object is a completion queue, which has a handler.
-    pub(super) fn is_completion_queue(&self) -> bool {
-        matches!(self, Self::Cq(..))
-    }
-
     /// Returns whether the object is a queue pair, whose work requests need other objects.
     pub(super) fn is_queue_pair(&self) -> bool {
         matches!(self, Self::Qp(_))
     }
 
-    /// Prevents further calls of the client's handler for the object. May sleep.
-    ///
-    /// # Safety
-    ///
-    /// The object and its handler must exist.
-    pub(super) unsafe fn stop_handler(&self) {
-        if let Self::Cq(_, gate) = self {
-            // SAFETY: The caller guarantees that the handler exists, which contains the gate.
-            unsafe { gate.as_ref() }.close();
+    /// Returns the gate of the client's handler, if the object has one.
+    pub(super) fn gate(&self) -> Option<&Arc<Gate>> {
+        match self {
+            Self::Cq(_, gate) => Some(gate),
+            _ => None,
         }
     }
 

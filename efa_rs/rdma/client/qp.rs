@@ -263,7 +263,9 @@ impl<'a> QueuePair<'a> {
     /// - Those of the provider.
     pub(crate) fn post_recv(&self, id: u64, slice: Slice<'_, 'a>) -> Result {
         self.expect_own(slice.buffer().pd())?;
-        let post = self.owned.device().ops().post_recv.ok_or(EOPNOTSUPP)?;
+        // SAFETY: The device is registered, so this function does not change.
+        let post = unsafe { (*self.owned.device().ops()).post_recv };
+        let post = post.ok_or(EOPNOTSUPP)?;
         let posted = Posted {
             id,
             opcode: WcOpcode::Recv,
@@ -401,7 +403,9 @@ impl<'a> QueuePair<'a> {
     /// which `wr` refers, until it has completed. The scatter-gather list must be valid during the
     /// call only.
     unsafe fn post(&self, posted: Posted<'a>, wr: *mut ffi::ib_send_wr) -> Result {
-        let post = self.owned.device().ops().post_send.ok_or(EOPNOTSUPP)?;
+        // SAFETY: The device is registered, so this function does not change.
+        let post = unsafe { (*self.owned.device().ops()).post_send };
+        let post = post.ok_or(EOPNOTSUPP)?;
         self.owned.outstanding.post(posted, |number| {
             let mut bad = null();
             // SAFETY: The caller guarantees that the work request is valid.

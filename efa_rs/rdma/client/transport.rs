@@ -38,8 +38,9 @@ impl Transport {
 
     /// Returns whether the device's driver may support this transport.
     pub(crate) fn is_of(&self, device: &Device) -> bool {
-        self.driver
-            .is_none_or(|driver| device.ops().driver_id == driver)
+        // SAFETY: The device is registered, so this number does not change.
+        let driver = unsafe { (*device.ops()).driver_id };
+        self.driver.is_none_or(|own| own == driver)
     }
 
     /// Returns the key for the next registration after `key`.

@@ -6,6 +6,7 @@
 
 #[allow(dead_code, unsafe_code, reason = "as ../../../efa_rs")]
 mod ffi;
+pub mod hoarder;
 pub mod late;
 #[allow(dead_code, unsafe_code, unused_imports, reason = "as ../../../efa_rs")]
 mod rdma;

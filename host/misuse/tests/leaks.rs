@@ -2,9 +2,19 @@
 
 //! Leaked objects end with the registration, and are not called afterwards. Invalid calls fail.
 
-use ib_core::{dmabuf, registry, uverbs::Process};
+use std::cell::Cell;
+
+use driver::rig;
+use efa_model::Profile;
+use ib_core::{
+    dmabuf,
+    ffi::{ib_cq, ib_cq_init_attr, ib_udata, uverbs_attr_bundle},
+    registry,
+    uverbs::Process,
+};
 use kernel::{
     error::code::*,
+    ffi::c_int,
     pci::slot::Slot,
     sim::{self, Policy},
 };
@@ -97,5 +107,60 @@ fn a_value_attached_during_the_unbind_is_dropped() {
         assert_eq!(misuse::late::late_error(), Some(ENODEV));
         assert!(slot.is_clean());
         drop(module);
+    });
+}
+
+type Create =
+    unsafe extern "C" fn(*mut ib_cq, *const ib_cq_init_attr, *mut uverbs_attr_bundle) -> c_int;
+type Destroy = unsafe extern "C" fn(*mut ib_cq, *mut ib_udata) -> c_int;
+
+thread_local! {
+    static CREATE: Cell<Option<Create>> = const { Cell::new(None) };
+    static DESTROY: Cell<Option<Destroy>> = const { Cell::new(None) };
+    static CQ: Cell<Option<*mut ib_cq>> = const { Cell::new(None) };
+    static DESTRUCTIONS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Reports completions of a queue.
+fn notify(cq: *mut ib_cq) {
+    // SAFETY: The queue exists, and its client has set a handler with a context.
+    unsafe { (*cq).comp_handler.unwrap()(cq, (*cq).cq_context) };
+}
+
+unsafe extern "C" fn created(
+    cq: *mut ib_cq,
+    attr: *const ib_cq_init_attr,
+    attrs: *mut uverbs_attr_bundle,
+) -> c_int {
+    CQ.set(Some(cq));
+    // SAFETY: The arguments are those of the driver's function.
+    unsafe { CREATE.get().unwrap()(cq, attr, attrs) }
+}
+
+unsafe extern "C" fn destroyed(cq: *mut ib_cq, udata: *mut ib_udata) -> c_int {
+    DESTRUCTIONS.set(DESTRUCTIONS.get() + 1);
+    notify(cq);
+    // SAFETY: The arguments are those of the driver's function.
+    unsafe { DESTROY.get().unwrap()(cq, udata) }
+}
+
+/// A handler may create a queue while the client's other objects are about to be destroyed.
+#[test]
+fn no_handler_of_a_leaked_queue_is_called_while_objects_are_destroyed() {
+    rig::run_without_end(Profile::Efa3, Policy::Sequential, |mut rig| {
+        rig.probe().unwrap();
+        // SAFETY: The device is registered.
+        let ops = unsafe { &mut (*registry::registered().unwrap()).ops };
+        CREATE.set(ops.create_cq.replace(created));
+        DESTROY.set(ops.destroy_cq.replace(destroyed));
+        let client = misuse::hoarder::register().unwrap();
+        let cq = CQ.take().unwrap();
+        sim::spawn("event", move || notify(cq));
+        sim::sleep(1_000_000);
+        assert_eq!(misuse::hoarder::calls(), 1);
+        drop(client);
+        assert_eq!(DESTRUCTIONS.get(), 2);
+        assert_eq!(misuse::hoarder::calls(), 1);
+        rig.remove();
     });
 }
