@@ -238,7 +238,7 @@ pub(super) struct Data<T> {
     pub(super) events: Arc<CqEvents>,
 }
 
-core_object!(ib_cq, Details, Data<P::Cq<'a>>);
+core_object!(ib_cq, (), Data<P::Cq<'a>>);
 
 impl<P: Provider> Ops<P> {
     pub(super) const HAS_USER_CQ: bool =
@@ -284,8 +284,6 @@ impl<P: Provider> Ops<P> {
         let data = unsafe { ObjectOf::<P, _>::init(cq, data) }.inspect_err(|_| events.forget())?;
         // SAFETY: The queue is valid. The core reads this field only after the creation.
         unsafe { (*cq).cqe = data.data.cqe().try_into().unwrap_or(c_int::MAX) };
-        // SAFETY: The core does not list the queue before its creation has ended.
-        unsafe { ObjectOf::<P, _>::keep(cq, data.data.details()) };
         Ok(0)
     }
 
@@ -377,9 +375,10 @@ impl<P: Provider> Ops<P> {
         msg: *mut bindings::sk_buff,
         cq: *mut ffi::ib_cq,
     ) -> c_int {
-        // SAFETY: By the contract, the queue was created, which has set its details.
-        let details = unsafe { ObjectOf::<P, _>::kept(cq) };
+        // SAFETY: By the contract, the queue was created. It is not destroyed during the call, as the
+        // core removes it from its list first.
+        let (queue, _) = unsafe { Self::cq(cq) };
         // SAFETY: By the requirement of this function, the message is being built.
-        unsafe { details.put(msg, P::Cq::DETAILS) }
+        unsafe { queue.details().put(msg, P::Cq::DETAILS) }
     }
 }

@@ -263,8 +263,8 @@ impl<P: Provider> Ops<P> {
         msg: *mut bindings::sk_buff,
         mr: *mut ffi::ib_mr,
     ) -> c_int {
-        // SAFETY: By the contract, `register` has created the region. It is not destroyed during
-        // the call, as `ib_dereg_mr_user` removes a region from the core's list first.
+        // SAFETY: By the contract, the region was created. It is not destroyed during the call, as the
+        // core removes it from its list first.
         let (region, _) = unsafe { Self::object(mr) };
         // SAFETY: By the requirement of this function, the message is being built.
         unsafe { region.details().put(msg, P::Mr::DETAILS) }

@@ -49,8 +49,7 @@ pub(super) type ObjectOf<'a, P, C> =
 /// `T`.
 ///
 /// The core allocates all of it, zeroed. The creating verb initializes `T`, and the destroying verb
-/// drops it. `K` needs no drop. It remains unchanged until the core frees the object, because the
-/// core may list the object until then.
+/// drops it. `K` needs no drop. The driver's own methods, in C, read it.
 #[repr(C)]
 pub(super) struct Object<C, K: Copy, T> {
     core: C,
@@ -96,19 +95,6 @@ impl<C, K: Copy, T> Object<C, K, T> {
     pub(super) unsafe fn keep(core: *mut C, kept: K) {
         // SAFETY: The caller guarantees that the object has this type, and is not in use.
         unsafe { (*core.cast::<Self>()).kept = MaybeUninit::new(kept) };
-    }
-
-    /// Returns the layer's copy of the values.
-    ///
-    /// # Safety
-    ///
-    /// `core` must point to an object for which [`Self::keep`] was called. The provider's data may have
-    /// been dropped.
-    pub(super) unsafe fn kept(core: *mut C) -> K {
-        // SAFETY: The caller guarantees that the object has this type. The copy is not written any more.
-        let kept = unsafe { (*core.cast::<Self>()).kept };
-        // SAFETY: The caller guarantees that the copy was set.
-        unsafe { kept.assume_init() }
     }
 
     /// Returns the provider's data.

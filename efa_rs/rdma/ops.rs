@@ -34,8 +34,8 @@ use crate::ffi;
 ///   object refers to are destroyed after it.
 /// - A new object has the size in the table, and is zeroed. Nothing else uses it. The core has set
 ///   its device, and the protection domain if it has one.
-/// - An object that is destroyed is not in use, and is not used afterwards except by `fill_res_*_entry`,
-///   until the core frees it.
+/// - An object that is destroyed is not in use, and is not used afterwards. `fill_res_*_entry` is called
+///   for an object only after its creation, and before its destruction.
 ///
 /// Callbacks are generic over the lifetime of a device's data, because the core does not know it. A
 /// provider implements its traits for all lifetimes, so any lifetime that covers the call is valid.

@@ -174,7 +174,7 @@ pub(super) struct Data<T> {
     own: Own,
 }
 
-core_object!(ib_qp, Details, Data<P::Qp<'a>>);
+core_object!(ib_qp, (), Data<P::Qp<'a>>);
 
 impl<P: Provider> Ops<P> {
     #[cfg(kverbs)]
@@ -218,8 +218,6 @@ impl<P: Provider> Ops<P> {
         let pair = &unsafe { ObjectOf::<P, _>::init(qp, data) }?.data;
         // SAFETY: The queue pair is valid. The core reads this field only after the creation.
         unsafe { (*qp).qp_num = pair.qp_num() };
-        // SAFETY: The core does not list the queue pair before its creation has ended.
-        unsafe { ObjectOf::<P, _>::keep(qp, pair.details()) };
         Ok(0)
     }
 
@@ -377,9 +375,10 @@ impl<P: Provider> Ops<P> {
         msg: *mut bindings::sk_buff,
         qp: *mut ffi::ib_qp,
     ) -> c_int {
-        // SAFETY: By the contract, `create_qp` has set the details of the queue pair.
-        let details = unsafe { ObjectOf::<P, _>::kept(qp) };
+        // SAFETY: By the contract, the queue pair was created. It is not destroyed during the call, as the
+        // core removes it from its list first.
+        let (pair, _) = unsafe { Self::qp(qp) };
         // SAFETY: By the requirement of this function, the message is being built.
-        unsafe { details.put(msg, P::Qp::DETAILS) }
+        unsafe { pair.details().put(msg, P::Qp::DETAILS) }
     }
 }
