@@ -235,17 +235,6 @@ impl<'a> QueuePair<'a> {
         self.modify(&mut raw, QpState::Rts, mask)
     }
 
-    /// Moves the queue pair to the error state, in which its work requests complete as flushed.
-    ///
-    /// # Errors
-    ///
-    /// - Those of the provider.
-    pub(crate) fn fail(&mut self) -> Result {
-        // SAFETY: All zeroes are valid attributes: they have numbers and pointers, which may be null.
-        let mut raw: ffi::ib_qp_attr = unsafe { MaybeUninit::zeroed().assume_init() };
-        self.modify(&mut raw, QpState::Err, 0)
-    }
-
     fn modify(&mut self, attr: &mut ffi::ib_qp_attr, state: QpState, mask: u32) -> Result {
         attr.qp_state = state as ffi::ib_qp_state;
         // CAST: A set of bits.
