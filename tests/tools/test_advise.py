@@ -7,13 +7,28 @@ import unittest
 from stand_ins import StandIns
 
 KERNEL = "7.3.4"
+# Each distribution's os-release, its command for a kernel's headers, and the certificate of the key that its DKMS signs with.
+DKMS = "/var/lib/dkms/mok.pub"
+DISTRIBUTIONS = {
+    "debian": ("ID=debian", "run 'apt install linux-headers-7.3.4'", DKMS),
+    "ubuntu": (
+        "ID=ubuntu\nID_LIKE=debian",
+        "run 'apt install linux-headers-7.3.4 linux-lib-rust-7.3.4'",
+        "/var/lib/shim-signed/mok/MOK.der",
+    ),
+    "fedora": ("ID=fedora", "run 'dnf install kernel-devel-7.3.4'", DKMS),
+    "amazon": ('ID="amzn"\nID_LIKE="fedora"', "run 'dnf install kernel-devel-7.3.4'", DKMS),
+    "rocky": ('ID="rocky"\nID_LIKE="rhel centos fedora"', "run 'dnf install kernel-devel-7.3.4'", DKMS),
+    "arch": ("ID=arch", "run 'pacman -S linux-headers'", DKMS),
+    "other": ("ID=other", "install its headers", DKMS),
+}
 REJECTED = ("Loading of module with unavailable key is rejected", "Lockdown: modprobe: unsigned module loading is restricted")
 
 
 class Running(StandIns):
     def setUp(self):
         super().setUp()
-        self.advise = self.script("dkms/advise", "/lib/modules", "/sys/", "/usr/sbin")
+        self.advise = self.script("dkms/advise", "/lib/modules", "/sys/", "/usr/sbin", "/etc/")
         self.program("uname", f"echo {KERNEL}")
         self.program("modinfo", "echo 0.1.99")
         self.program("dmesg", 'cat "$ROOT/log"')
@@ -55,7 +70,27 @@ class Running(StandIns):
     def test_secure_boot_without_the_key(self):
         for line in REJECTED:
             self.write("log", f"Booting\n{line}\n")
-            self.says("^efa-rs: The running kernel 7.3.4 rejects the driver, .*mokutil --import /var/lib/dkms/mok.pub")
+            self.says("^efa-rs: The running kernel 7.3.4 rejects the driver, .*'mokutil --import /var/lib/dkms/mok.pub'")
+
+    def test_a_key_that_the_administrator_has_chosen(self):
+        self.write("log", f"{REJECTED[0]}\n")
+        self.write("etc/dkms/framework.conf", "# mok_certificate=/var/lib/dkms/mok.pub\n")
+        self.says("'mokutil --import /var/lib/dkms/mok.pub'")
+        self.write("etc/dkms/framework.conf.d/own.conf", 'mok_certificate="/root/own.der"\n')
+        self.says("'mokutil --import /root/own.der'")
+
+    def test_commands_and_paths_are_the_distributions(self):
+        for name, (release, headers, certificate) in DISTRIBUTIONS.items():
+            with self.subTest(name):
+                self.write("etc/os-release", f"NAME=x\n{release}\n")
+                configuration = self.write(f"lib/modules/{KERNEL}/build/.config", "CONFIG_RUST=y\n")
+                source = r" \(on Debian 13 with 'apt install .*'\)" if name == "debian" else ""
+                self.says(rf"\(CONFIG_INFINIBAND_USER_ACCESS\): install one that has it{source}, then reboot\.$")
+                configuration.unlink()
+                self.says(rf"^efa-rs: The running kernel 7.3.4 has no driver, as its headers are missing: {headers}\.$")
+                configuration.write_text("CONFIG_RUST=y\nCONFIG_INFINIBAND_USER_ACCESS=m\n")
+                self.write("log", f"{REJECTED[0]}\n")
+                self.says(f"'mokutil --import {certificate}'")
 
     def test_a_removal_says_how_to_return_to_amazons(self):
         self.says("^efa-rs: The driver is removed. .*Amazon's EFA installer again", "--removed")

@@ -19,7 +19,7 @@ class Build(StandIns):
         super().setUp()
         self.kit = self.root / "var/cache/efa-rs/kits" / KERNEL
         self.rust_kit = self.script("tools/rust-kit", *RUST_KIT)
-        self.build = self.script("dkms/build", "/lib/modules", "/var/cache")
+        self.build = self.script("dkms/build", "/lib/modules", "/var/cache", "/etc/os-release")
         own = f"PATH={self.root}/bin:/usr/bin:/bin"
         self.build.write_text(re.sub("^PATH=.*", own, self.build.read_text(), flags=re.MULTILINE))
         self.bugs = (support.CLONE / "dkms/bugs").read_text()
@@ -75,6 +75,15 @@ class Build(StandIns):
         self.ubuntu()
         self.program("rustc-1.85", "echo 'rustc 1.85.0 (4d91de4e4 2025-02-17)'")
         self.fails("built with 'rustc 1.85.1 .*' but the Rust compiler here is 'rustc 1.93.1 .*': install the package rustc")
+
+    def test_metadata_that_is_not_installed(self):
+        self.ubuntu()
+        (self.headers / "rust/libkernel.rmeta").unlink()
+        (self.root / "usr/src/linux-source-7.3.tar.xz").unlink()
+        self.write("etc/os-release", "ID=ubuntu\nID_LIKE=debian\n")
+        self.program("apt-get", "exit 100")
+        self.dpkg(source="")
+        self.fails(f"is missing .*: install the package linux-lib-rust-{re.escape(KERNEL)}, which has the Rust metadata\\.$")
 
     def test_a_kit_is_made_and_serves_the_next_build(self):
         self.assertNotIn("there already", self.builds(self.kit))
@@ -161,7 +170,10 @@ class Build(StandIns):
 
     def test_no_room(self):
         self.write("full", "")
-        self.fails("it needs 1500 MB in /.*, and 7 MB are free")
+        dkms = f"'dkms autoinstall -k {re.escape(KERNEL)}'"
+        self.fails(f"it needs 1500 MB in /.*, and 7 MB are free; free some, then run 'dpkg --configure -a' or {dkms}\\.$")
+        self.write("etc/os-release", "ID=fedora\n")
+        self.fails(f"; free some, then run {dkms}\\.$")
 
     def test_what_the_kit_lacks_is_said(self):
         self.program("bindgen", "exit 1")
