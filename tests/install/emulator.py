@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Tests the emulator's systemd unit on a machine with its package. Runs in a guest, and prints KTAP."""
+"""Tests the emulator's systemd unit on a machine with its package, which it removes. Runs in a guest, and prints KTAP.
+
+usage: emulator.py PACKAGE      the package's file
+"""
 
 import grp
 import json
@@ -18,6 +21,7 @@ from patience import PATIENCE, wait_until
 
 UNIT = "efa-emu@test.service"
 FOLDER = Path("/run/efa-emu/test")
+LINK = Path("/etc/systemd/system/multi-user.target.wants", UNIT)
 # Requests of vfio-user.
 VERSION, DMA_MAP = 1, 2
 # Whether each test has passed.
@@ -62,7 +66,12 @@ def map_memory():
         return first, request(connection, DMA_MAP, struct.pack("<IIQQQ", 32, 3, 0, 0, 1 << 20), memory)
 
 
-def main():
+def process():
+    """Returns the id of the unit's process."""
+    return run("systemctl", "show", "--property=MainPID", "--value", UNIT).stdout.strip()
+
+
+def main(package):
     print("KTAP version 1")
     verified = run("systemd-analyze", "verify", "--man=no", UNIT)
     test("systemd reports no problem of the unit", not verified.returncode and not verified.stdout, verified.stdout)
@@ -83,8 +92,7 @@ def main():
     status, text = control(*nobody, "--clear-groups")
     test("other users cannot use them", status and "Permission denied" in text, status, text)
 
-    process = run("systemctl", "show", "--property=MainPID", "--value", UNIT).stdout.strip()
-    facts = dict(line.split(":\t", 1) for line in Path(f"/proc/{process}/status").read_text().splitlines() if ":\t" in line)
+    facts = dict(line.split(":\t", 1) for line in Path(f"/proc/{process()}/status").read_text().splitlines() if ":\t" in line)
     wanted = {"CapEff": "0000000000000000", "NoNewPrivs": "1", "Seccomp": "2"}
     found = {name: facts[name] for name in wanted}
     test("it has no capability, can't get any, and few system calls", found == wanted, found)
@@ -96,12 +104,21 @@ def main():
     run("systemctl", "kill", "--signal=KILL", UNIT)
     wait_until(lambda: not control()[0], "its reply after it was killed")
     test("it is restarted after a failure", not control()[0], control())
+    before, upgraded = process(), run("dpkg", "--install", package)
+    test("an upgrade of the package leaves it running", not upgraded.returncode and process() == before, upgraded.stdout, before, process())
     stopped = run("systemctl", "stop", UNIT)
     test("it stops and leaves no files", not stopped.returncode and not FOLDER.exists(), stopped.stdout)
     state = run("systemctl", "is-failed", UNIT).stdout.strip()
     test("it has not failed", state == "inactive", state)
+
+    enabled = run("systemctl", "enable", "--now", UNIT)
+    wait_until((FOLDER / "control").exists, "its control socket once it is enabled")
+    removed = run("dpkg", "--remove", "efa-emu")
+    test("a removal of the package stops it", not removed.returncode and not FOLDER.exists(), enabled.stdout, removed.stdout)
+    linked, purged = LINK.is_symlink(), run("dpkg", "--purge", "efa-emu")
+    test("a purge disables it", not purged.returncode and linked and not LINK.is_symlink(), linked, purged.stdout)
     print(f"1..{len(results)}")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1]))

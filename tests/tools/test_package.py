@@ -14,6 +14,7 @@ from unittest import mock
 import support
 from efa_tools import arm64, check_arm64, install, machine, package, toolroot
 from efa_tools.failure import Failure, match_in
+from stand_ins import StandIns
 
 VERSION = """#define EFA_VERSION_MAJOR 1
 #define EFA_VERSION_MINOR 20
@@ -69,6 +70,53 @@ class Emulator(unittest.TestCase):
     def test_the_guide_names_its_package(self):
         for name in set(re.findall(r"efa-emu_[\w.]+deb", (support.CLONE / install.GUIDE).read_text())):
             self.assertEqual(name, f"efa-emu_{package.version()}_amd64.deb")
+
+
+class EmulatorScripts(StandIns):
+    """The maintainer scripts of the emulator's package, on a stand-in for a machine with instances of its unit."""
+
+    def setUp(self):
+        super().setUp()
+        for name in ("systemctl", "deb-systemd-invoke"):
+            self.program(name, f'echo "{name} $*" >>"$ROOT/done"')
+        self.write("run/systemd/system/unit", "")
+        self.links = [self.root / "etc/systemd/system" / name for name in ("multi-user.target.wants/efa-emu@lab.service", "own.service")]
+        for link in self.links:
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to("/usr/lib/systemd/system/efa-emu@.service")
+
+    def does(self, name, arguments, *commands):
+        """Fails unless that script runs only these commands."""
+        done = self.root / "done"
+        done.write_text("")
+        places = [place for place in ("/run/systemd", "/etc/systemd") if place in (support.CLONE / f"debian/efa-emu.{name}").read_text()]
+        subprocess.run([self.script(f"debian/efa-emu.{name}", *places), *arguments], env=self.environment(), check=True)
+        self.assertEqual(done.read_text().splitlines(), list(commands))
+
+    def remain(self):
+        return [link.name for link in self.links if link.is_symlink()]
+
+    def test_an_upgrade_leaves_instances_alone(self):
+        self.does("prerm", ["upgrade", "0.2.0"])
+        self.does("postrm", ["upgrade", "0.2.0"], "systemctl daemon-reload")
+        self.does("postinst", ["configure", "0.1.0"], "systemctl daemon-reload")
+        self.assertEqual(self.remain(), ["efa-emu@lab.service", "own.service"])
+
+    def test_a_removal_stops_them(self):
+        self.does("prerm", ["remove"], "deb-systemd-invoke stop efa-emu@*.service")
+        self.does("postrm", ["remove"], "systemctl daemon-reload")
+        self.assertEqual(self.remain(), ["efa-emu@lab.service", "own.service"])
+
+    def test_a_purge_disables_them(self):
+        self.does("postrm", ["purge"], "systemctl daemon-reload")
+        self.assertEqual(self.remain(), ["own.service"])
+
+    def test_a_machine_without_systemd(self):
+        shutil.rmtree(self.root / "run")
+        self.does("prerm", ["remove"])
+        self.does("postinst", ["configure"])
+        shutil.rmtree(self.root / "etc")
+        self.does("postrm", ["purge"])
 
 
 # Files that name the oldest supported kernel, and patterns that match it.

@@ -520,7 +520,7 @@ def emulator_unit(_base):
     it = Scenario("emulator's unit")
     deb = package.emulator_deb()
     it.does("the package is installed without what it recommends", f"apt-get install --yes --no-install-recommends {PACKAGES}/{deb.name}")
-    it.boots("the unit works", "/efa-rs/tests/install/emulator.py", devices=())
+    it.boots("the unit works", f"/efa-rs/tests/install/emulator.py {PACKAGES}/{deb.name}", devices=())
     return it
 
 
