@@ -252,6 +252,36 @@ class Bugs(unittest.TestCase):
         self.assertIn("/nowhere/report.tar.gz could not be written (No such file or directory): choose another place", lines[0])
 
 
+# Files that list the documents of packages, and patterns that match the lists.
+DOCUMENTS = {"debian/rules": r"^guides = (.*)$", "rpm/efa-rs-dkms.spec": r"^%doc (.*)$"}
+
+
+class Documents(unittest.TestCase):
+    def setUp(self):
+        self.tree = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.folder = self.tree / "usr/share/doc/package"
+        self.folder.mkdir(parents=True)
+
+    def test_links_of_packages_lead_to_their_files(self):
+        for name, pattern in DOCUMENTS.items():
+            lists = re.findall(pattern, (support.CLONE / name).read_text(), re.MULTILINE)
+            pages = [page for names in lists for glob in names.split() for page in support.CLONE.glob(glob)]
+            self.assertIn(support.CLONE / package.GUIDE, pages)
+            shutil.rmtree(self.folder)
+            self.folder.mkdir()
+            for page in pages:
+                shutil.copy(page, self.folder)
+            with self.subTest(name):
+                self.assertEqual(package.broken_links(self.tree), [])
+
+    def test_a_link_to_a_file_that_is_not_in_the_package(self):
+        page = "[a](b.md#c) [b](#d) [e](https://f.example/g) [h](../i.rs) [j](k.md)"
+        (self.folder / "page.md").write_text(page)
+        (self.folder / "b.md").touch()
+        (self.folder / "k.md.gz").touch()
+        self.assertEqual(package.broken_links(self.tree), ["page.md has ../i.rs", "page.md has k.md"])
+
+
 class Rpm(unittest.TestCase):
     def test_says_itself_why_a_kernel_is_too_old(self):
         """For an unmet dependency, dnf would print only the name of a package."""

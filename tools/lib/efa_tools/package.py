@@ -207,6 +207,7 @@ def debian_script(kind, which, package):
         {BUILDPACKAGE.format(which)}
         cd ..
         lintian --fail-on error,warning --display-info --tag-display-limit 0 --allow-root --suppress-tags {NOT_DEBIANS} *.changes
+        dpkg-deb --extract {package} unpacked
         cp {package} {BUILD}/
     """
 
@@ -232,13 +233,21 @@ def rpm(newer=None):
             --define "use_source_date_epoch_as_buildtime 1" --define "build_mtime_policy clamp_to_source_date_epoch" \
             --define "_buildhost localhost" source/{NAME}-dkms.spec
         rpmlint --strict --config source/.rpmlint.toml {package} source/{NAME}-dkms.spec
+        mkdir unpacked
+        rpm2cpio {package} | (cd unpacked && cpio --extract --make-directories --quiet)
         cp {package} {BUILD}/
     """
     return built("rpm", "RPM", script, package)
 
 
+def broken_links(tree):
+    """Returns the relative links in the documents of an unpacked package that lead to no file of it."""
+    found = [(page, target) for page in sorted(tree.glob("usr/share/doc/*/*.md")) for target, _ in laws.LINK.findall(page.read_text())]
+    return [f"{page.name} has {target}" for page, target in found if not (page.parent / target).exists()]
+
+
 def built(kind, what, script, package, binds=()):
-    """Unpacks the tarball and runs SCRIPT in the root with packaging tools; returns the package."""
+    """Unpacks the tarball and runs SCRIPT in the root with packaging tools, which also unpacks the package; returns the package."""
     tarball = dist()
     folder = cache.clone_folder("package")
     prepare = f"""
@@ -248,4 +257,6 @@ def built(kind, what, script, package, binds=()):
     """
     with cache.lock(f"package-{cache.key(str(cache.CLONE))}"), steps.step(what) as log:
         steps.run(layer.enter(["sh", "-c", prepare + script], [(folder, BUILD, "rw"), *binds]), log, f"Building the {what}")
+        if broken := broken_links(folder / kind / "unpacked"):
+            raise Failure(f"{package} lacks files that its documents link to ({'; '.join(broken)}): add them, or name them without a link.")
     return folder / package
