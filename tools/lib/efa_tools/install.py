@@ -56,11 +56,12 @@ MAKE_COMPILED = f"""
     dpkg-deb --build /tmp/package {COMPILED}
     rm -r /tmp/package /tmp/build
 """
-# A package of the C driver with the name of Amazon's, which DKMS builds.
+# A package of the C driver with the name of Amazon's, which DKMS builds. As Amazon's, it has files in /etc that load the module.
 AMAZONS = "/var/tmp/efa.deb"
+AMAZONS_FILES = "/etc/modules-load.d/efa.conf /etc/modprobe.d/efa.conf"
 MAKE_AMAZONS = f"""
     set -eu
-    mkdir -p /tmp/package/DEBIAN /tmp/package/usr/src/efa-9.9.9
+    mkdir -p /tmp/package/DEBIAN /tmp/package/usr/src/efa-9.9.9 /tmp/package/etc/modules-load.d /tmp/package/etc/modprobe.d
     cd /tmp/package
     tar -x -f {{source}} -C usr/src/efa-9.9.9 --strip-components=5 --wildcards 'linux-*/drivers/infiniband/hw/efa/*'
     cat >usr/src/efa-9.9.9/dkms.conf <<'END'
@@ -72,6 +73,9 @@ MAKE[0]="make -C $kernel_source_dir M=$dkms_tree/efa/9.9.9/build CONFIG_INFINIBA
 AUTOINSTALL=yes
 END
     printf '%s\n' 'Package: efa' 'Version: 9.9.9' 'Architecture: all' 'Maintainer: a <a@b.example>' 'Description: C driver' >DEBIAN/control
+    printf '%s\n' {AMAZONS_FILES} >DEBIAN/conffiles
+    printf '%s\n' ib_uverbs efa >etc/modules-load.d/efa.conf
+    echo 'softdep efa pre: ib_uverbs' >etc/modprobe.d/efa.conf
     printf '#!/bin/sh\ndkms add efa/9.9.9 && dkms install efa/9.9.9 -k {{release}}\n' >DEBIAN/postinst
     printf '#!/bin/sh\ndkms remove efa/9.9.9 --all\n' >DEBIAN/prerm
     chmod 755 DEBIAN/postinst DEBIAN/prerm
@@ -421,6 +425,8 @@ def amazons(base):
     it.does("ours is installed in its place", INSTALL)
     it.is_only(package.version())
     it.boots("ours is loaded", f"{DRIVER} present")
+    purge = f'ls {AMAZONS_FILES} && dpkg --purge efa && [ -z "$(ls {AMAZONS_FILES} 2>/dev/null)" ]'
+    it.does("the files of the package efa in /etc have remained, and a purge removes them", purge)
     it.explains_return(it.does("ours is removed", "apt-get purge --yes efa-rs-dkms"))
     it.does("the package efa is installed again", f"apt-get install --yes {AMAZONS}")
     it.boots("its driver is loaded again", f"{DRIVER} amazons")
