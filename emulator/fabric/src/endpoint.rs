@@ -162,6 +162,11 @@ impl<G: Guest> Endpoint<G> {
 }
 
 impl<G: Guest> State<G> {
+    /// Returns the number of messages and reads that have not ended.
+    pub(crate) fn held(&self) -> usize {
+        self.connections.messages() + self.reads.len()
+    }
+
     /// Calls `work` on the device, then lets the device process due work.
     pub(crate) fn with<R>(
         &mut self,

@@ -132,6 +132,16 @@ impl<G: Guest> Fabric<G> {
         self.wire.overflows()
     }
 
+    /// Returns the number of messages and reads that the transport holds for a device. They include those of ended queue pairs.
+    ///
+    /// # Panics
+    ///
+    /// There is no device at this port.
+    pub fn held(&self, port: PortId) -> usize {
+        let endpoint = self.endpoint(port).expect("the port has a device");
+        endpoint.lock().held()
+    }
+
     /// Calls `work` on a device. Then runs the device and the ports that it wakes, for about `budget` packets. [`run`](Self::run)
     /// does the rest.
     ///

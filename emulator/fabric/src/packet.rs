@@ -114,7 +114,7 @@ pub(crate) enum Subject {
 }
 
 /// Requester of a read: a queue pair, and its work request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Reader {
     pub(crate) qp: QpId,
     pub(crate) request: u64,

@@ -142,6 +142,11 @@ impl Connection {
         Some(&self.messages.get(&message)?.content)
     }
 
+    /// Returns the number of messages.
+    pub(super) fn messages(&self) -> usize {
+        self.messages.len()
+    }
+
     /// Whether the connection has no messages.
     pub(super) fn is_idle(&self) -> bool {
         self.messages.is_empty()

@@ -3,7 +3,7 @@
 //! The connections of a device, their turns to send, and the results of their messages.
 
 use std::{
-    collections::{BTreeSet, HashMap, VecDeque, hash_map::Entry},
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque, hash_map::Entry},
     hash::Hash,
     time::Duration,
 };
@@ -39,8 +39,8 @@ const IDLE: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub(crate) struct Connections {
     by_number: HashMap<u64, Connection>,
-    /// By queue pair and peer.
-    by_flow: HashMap<(QpId, PortId), u64>,
+    /// By queue pair and peer, except for those that have ended.
+    by_flow: BTreeMap<(QpId, PortId), u64>,
     next: u64,
     /// Connections that may send, in the order of their turns. Some may have been closed.
     active: VecDeque<u64>,
@@ -77,7 +77,13 @@ impl Connections {
         self.by_number.len()
     }
 
-    /// Returns the connection of a queue pair to a peer, or opens one from `first_path`. Fails if there are too many.
+    /// Returns the number of messages of all connections.
+    pub(crate) fn messages(&self) -> usize {
+        self.by_number.values().map(Connection::messages).sum()
+    }
+
+    /// Returns the connection of a queue pair to a peer, or opens one from `first_path`. Fails if there are too many. Ends the
+    /// connections of ended queue pairs with the same number, so that few messages are kept for each number.
     pub(crate) fn open(
         &mut self,
         now: Duration,
@@ -87,6 +93,12 @@ impl Connections {
     ) -> Option<u64> {
         if let Some(connection) = self.by_flow.get(&(qp, to)) {
             return Some(*connection);
+        }
+        while let Some(((ended, _), number)) = self.by_flow.range(..(qp, PortId(0))).next_back() {
+            if ended.number != qp.number {
+                break;
+            }
+            self.end(*number);
         }
         if self.by_number.len() == MAX_CONNECTIONS {
             return None;
@@ -285,14 +297,11 @@ impl Connections {
     pub(crate) fn end_all(&mut self, is_current: impl Fn(QpId) -> bool) {
         let ended = self.serving.keys().copied();
         let ended: Vec<_> = ended.filter(|qp| !is_current(*qp)).collect();
-        if ended.is_empty() {
-            return;
-        }
-        let connections = self.by_number.iter();
-        let of_ended = connections.filter(|(_, connection)| ended.contains(&connection.qp));
-        let numbers: Vec<_> = of_ended.map(|(number, _)| *number).collect();
-        for number in numbers {
-            self.end(number);
+        for qp in ended {
+            let flows = (qp, PortId(0))..=(qp, PortId(usize::MAX));
+            while let Some((_, number)) = self.by_flow.range(flows.clone()).next() {
+                self.end(*number);
+            }
         }
     }
 
@@ -306,6 +315,7 @@ impl Connections {
             let (qp, to) = (connection.qp, connection.to);
             let before = connection.in_flight();
             let contents = connection.end();
+            self.by_flow.remove(&(qp, to));
             self.in_flight -= before - connection.in_flight();
             let status = CompStatus::RemoteAbort;
             for content in contents {

@@ -3,7 +3,7 @@
 //! RDMA reads that wait for their data: a response of the peer, which is a message of its own.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     time::Duration,
 };
 
@@ -39,7 +39,7 @@ impl Read {
 /// All reads in progress.
 #[derive(Debug, Default)]
 pub(crate) struct Reads {
-    reads: HashMap<Reader, Read>,
+    reads: BTreeMap<Reader, Read>,
     turns: HashMap<Responder, Turns>,
     /// The last position that was assigned.
     next: u64,
@@ -58,7 +58,15 @@ impl Reads {
         self.reads.len()
     }
 
+    /// Adds a read. Removes the reads of ended queue pairs with the same number, so that few are kept for each number.
     pub(crate) fn add(&mut self, request: Box<Request>, from: PortId) {
+        let qp = request.qp;
+        while let Some((ended, _)) = self.reads.range(..Reader { qp, request: 0 }).next_back() {
+            if ended.qp.number != qp.number {
+                break;
+            }
+            self.remove(*ended);
+        }
         let read = Read {
             request,
             from,

@@ -62,8 +62,9 @@ pub(crate) struct Qp {
     pub(crate) incarnation: u32,
 }
 
-/// Reference to a queue pair, which becomes stale when the queue pair is reset, fails or is destroyed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// Reference to a queue pair, which becomes stale when the queue pair is reset, fails or is destroyed. References with the same
+/// number are ordered by age, with the oldest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct QpId {
     /// Its number.
     pub number: u16,

@@ -3,6 +3,7 @@
 //! Attackers that have devices.
 
 use std::{
+    net::Ipv6Addr,
     num::NonZero,
     sync::atomic::{AtomicBool, Ordering},
     thread,
@@ -14,7 +15,7 @@ use efa_hw::{
         Command, Status,
         mr::{PageList, RegMr},
         pd::AllocPd,
-        qp::QpType,
+        qp::{QpState, QpType},
     },
     regs::Register,
 };
@@ -25,6 +26,7 @@ use efa_testing::{
     qp::Send,
     region::{page_list, pattern},
 };
+use serde_json::json;
 
 use super::{DEVICES, address_like, check_memory, duration, most_memory, under};
 
@@ -123,6 +125,31 @@ fn messages_without_a_receive() {
         let own = end.address;
         end.connect(own);
         flood(&mut end, &sends, stop);
+    };
+    under(&emulator, &Bound::of_devices(2), attack, 2);
+}
+
+/// Reads that are not answered before the reset of their queue pair.
+#[test]
+#[ignore = "an attack"]
+fn queue_pairs_that_are_reset() {
+    let emulator = Emulator::start(DEVICES, &[]);
+    let attack = |index, stop: &AtomicBool| {
+        let mut end = attacker(&emulator, index, QpType::Srd);
+        let own = end.address;
+        end.connect(own);
+        let attackers = [2, 3].map(|device| Ipv6Addr::from(address_like(own, device)));
+        let denied = attackers.map(|own| json!({"from": own, "to": own}));
+        emulator.ask(&json!({"command": "fabric", "set": {"deny": denied}}));
+        let read = Send::read(&end.qp, &end.region, &end.region, 64);
+        while !stop.load(Ordering::Relaxed) {
+            for _ in 0..256 {
+                end.put(&read);
+            }
+            end.ring();
+            end.qp.modify(&mut end.machine, QpState::Reset).unwrap();
+            end.qp.start(&mut end.machine);
+        }
     };
     under(&emulator, &Bound::of_devices(2), attack, 2);
 }
