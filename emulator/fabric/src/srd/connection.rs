@@ -309,7 +309,7 @@ impl Connection {
     pub(super) fn remove(&mut self, number: u64) -> Option<Content> {
         let message = self.messages.remove(&number)?;
         self.in_flight.retain(|message| message != number);
-        self.parked.forget(number);
+        self.parked.retain(|message| message != number);
         self.settle();
         Some(message.content)
     }
@@ -323,10 +323,10 @@ impl Connection {
             .partition(|(_, message)| is_failure(message));
         self.messages = failures;
         let messages = &self.messages;
-        self.in_flight
-            .retain(|message| messages.contains_key(&message));
-        // Failures need no receive work request, so none is parked.
-        self.parked = Parked::default();
+        let is_kept = |message| messages.contains_key(&message);
+        self.in_flight.retain(is_kept);
+        // Failures need no receive work request. But a peer that breaks the protocol may refuse them as if they did.
+        self.parked.retain(is_kept);
         self.settle();
         let others = others.into_values().map(|message| message.content);
         others.collect()
@@ -415,6 +415,8 @@ impl Connection {
 
 #[cfg(test)]
 mod tests {
+    use efa_hw::io::CompStatus;
+
     use super::{super::in_flight::MAX_TIMEOUT, *};
     use crate::packet::Reader;
 
@@ -443,6 +445,24 @@ mod tests {
         let sent = std::iter::from_fn(next);
         sent.map(|outgoing| (outgoing.data.psn, outgoing.path))
             .collect()
+    }
+
+    #[test]
+    fn a_failure_that_the_peer_refuses_is_sent_again_after_the_end() {
+        let mut connection = connection(1);
+        let now = Duration::from_secs(1);
+        let reader = Reader {
+            qp: connection.qp,
+            request: 0,
+        };
+        let status = CompStatus::RemoteBadAddress;
+        connection.push(Content::Failure { reader, status }, 0);
+        assert_eq!(send(&mut connection, now).len(), 2);
+        connection.not_ready(now, 1);
+        assert_eq!(connection.end().len(), 1);
+        let due = connection.next_due().unwrap();
+        connection.expire(due, LIMITS.silence);
+        assert_eq!(send(&mut connection, due).len(), 1);
     }
 
     #[test]

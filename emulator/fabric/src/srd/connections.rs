@@ -424,7 +424,16 @@ impl Connections {
         let (qp, to) = (connection.qp, connection.to);
         self.by_flow.remove(&(qp, to));
         self.again.remove(&number);
-        // It stays in `active` until its turn, because a search takes longer with more connections.
+        // It stays in `active` until its turn, because a search takes longer with more connections. Without room for more packets
+        // in flight, there are no turns.
+        if self.active.len() > 2 * MAX_CONNECTIONS {
+            let first = self.active.front().copied();
+            self.active
+                .retain(|number| self.by_number.contains_key(number));
+            if self.active.front().copied() != first {
+                self.sent = 0;
+            }
+        }
         if let Some(due) = connection.armed {
             self.timers.remove(&(due, number));
         }
@@ -611,6 +620,38 @@ mod tests {
         };
         connections.acknowledge(now, PortId(0), &ack);
         assert_eq!(send(&mut connections, now), (1, 0));
+    }
+
+    #[test]
+    fn closed_connections_without_a_turn_are_forgotten() {
+        let (mut connections, now) = (Connections::default(), Duration::from_secs(1));
+        let qp: QpId = serde_json::from_str(r#"{"number":1,"incarnation":1}"#).unwrap();
+        let reader = Reader { qp, request: 0 };
+        let memory = (0, 0);
+        let open = |connections: &mut Connections, port| {
+            let number = connections.open(now, qp, PortId(port), || 0).unwrap();
+            connections.push(number, Content::Response { reader, memory }, 256_000);
+            number
+        };
+        let mut port = 0;
+        while connections.room() > 0 {
+            open(&mut connections, port);
+            port += 1;
+            send(&mut connections, now);
+        }
+        let last = open(&mut connections, port);
+        for port in port + 1..port + 4 * MAX_CONNECTIONS {
+            let number = open(&mut connections, port);
+            connections.close(number);
+            assert!(connections.active.len() <= 2 * MAX_CONNECTIONS + 1);
+        }
+        let ack = Ack {
+            connection: 0,
+            psn: 0,
+            verdict: Verdict::Delivered,
+        };
+        connections.acknowledge(now, PortId(0), &ack);
+        assert_eq!(connections.turn().map(|(number, ..)| number), Some(last));
     }
 
     #[test]

@@ -100,11 +100,11 @@ impl Parked {
         }
     }
 
-    /// Removes the parts of a message.
-    pub(super) fn forget(&mut self, message: u64) {
+    /// Removes the parts of all messages except those that `is_kept` selects.
+    pub(super) fn retain(&mut self, is_kept: impl Fn(u64) -> bool) {
         let timers = &mut self.timers;
         self.by_qp.retain(|peer_qp, waiting| {
-            waiting.parts.retain(|part| part.message != message);
+            waiting.parts.retain(|part| is_kept(part.message));
             if waiting.parts.is_empty() {
                 timers.remove(&(waiting.due, *peer_qp));
             }
@@ -189,7 +189,7 @@ mod tests {
         let now = Duration::from_secs(1);
         parked.park(now, 7, part(0));
         parked.park(now, 8, part(1));
-        parked.forget(0);
+        parked.retain(|message| message != 0);
         assert_eq!((parked.by_qp.len(), parked.timers.len()), (1, 1));
     }
 }
