@@ -11,7 +11,7 @@ use crate::{
     endpoint::{Copied, Endpoint, Located, Part, Payload, Placement, Received, Unplaced, Written},
     memory::{CopyError, Guest, Memory},
     network::Load,
-    packet::{Ack, Body, Data, Header, Packet, PortId, Verdict},
+    packet::{Ack, Body, Data, Header, Origin, Packet, PortId, Verdict},
     schedule::Woken,
     wire::Wire,
 };
@@ -55,21 +55,21 @@ pub(crate) fn deliver<G: Guest>(
     packet: Packet,
     woken: &mut Woken,
 ) -> Delivered {
-    let Body::Data(data, carried) = &packet.body else {
+    let Body::Data(data, origin) = &packet.body else {
         return Delivered::Done;
     };
     for _ in 0..TRIES {
-        let (located, remembered) = match (carried, ends.sender) {
-            (Some(carried), _) => {
+        let (located, remembered) = match (origin, ends.sender) {
+            (Origin::Program(carried), _) => {
                 let payload = Payload::Inline(carried.payload.as_slice().into());
                 let header = carried.header;
                 (Some(Located { header, payload }), &carried.remembered)
             }
-            (None, Some(sender)) => match sender.lock_for(ends.to.port) {
+            (Origin::Device(_), Some(sender)) => match sender.lock_for(ends.to.port) {
                 Some(mut state) => (state.locate(now, data), &sender.remembered),
                 None => return Delivered::Later(packet),
             },
-            (None, None) => return Delivered::Done,
+            (Origin::Device(_), None) => return Delivered::Done,
         };
         // The sender no longer has this message, so the packet is dropped.
         let Some(Located { header, payload }) = located else {

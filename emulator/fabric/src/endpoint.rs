@@ -25,7 +25,7 @@ pub(crate) use self::{
 };
 use crate::{
     memory::Guest,
-    packet::{Address, PortId},
+    packet::{Address, MAX_IN_TRANSIT, PortId},
     quota::Quota,
     schedule::Woken,
     srd::{Connections, REMEMBERED, Reads, Receivers},
@@ -79,6 +79,8 @@ pub(crate) struct State<G> {
     /// Work requests of datagrams, and the times at which they leave the device and are completed.
     departures: VecDeque<(Duration, Box<Request>)>,
     datagrams: Quota,
+    /// Quota for its other packets in transit.
+    packets: Quota,
     /// Time of the next search for unused state.
     sweep: Option<Duration>,
     /// Location of the current packet's payload, kept to reuse the allocation.
@@ -106,6 +108,7 @@ impl<G: Guest> Endpoint<G> {
                 reads: Reads::default(),
                 departures: VecDeque::new(),
                 datagrams: Quota::new(DATAGRAM_BYTES),
+                packets: Quota::new(MAX_IN_TRANSIT),
                 sweep: None,
                 segments: Vec::new(),
             }),

@@ -15,7 +15,7 @@ use crate::{
     links::{JoinError, Link, LinkId, Links, Newcomer, Peer, Session},
     memory::Guest,
     network::Network,
-    packet::{Address, Body, Carried, FrameBody, Packet, PortId, Subject},
+    packet::{Address, Body, Carried, FrameBody, Origin, Packet, PortId, Subject},
     schedule::Woken,
     wire::Wire,
 };
@@ -281,7 +281,7 @@ impl<G: Guest> Fabric<G> {
                 break;
             };
             let packets = match &popped.packet.body {
-                Body::Data(data, None) => data.length / PACKET + 1,
+                Body::Data(data, Origin::Device(_)) => data.length / PACKET + 1,
                 _ => 1,
             };
             match self.deliver(endpoint, now, popped, woken) {
@@ -471,7 +471,7 @@ impl<G: Guest> Fabric<G> {
                     permit,
                     remembered: quotas.remembered,
                 };
-                Body::Data(data, Some(Box::new(carried)))
+                Body::Data(data, Origin::Program(Box::new(carried)))
             }
             FrameBody::Ack(ack) => Body::Ack(ack, Some(permit)),
             FrameBody::Datagram(datagram) => {

@@ -4,11 +4,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::packet::{MAX_IN_FLIGHT, Packet, PortId};
+use crate::packet::{MAX_IN_TRANSIT, Packet, PortId};
 
-/// Limit on the queued packets of one sender. Devices of this program never exceed it: they have at most [`MAX_IN_FLIGHT`]
-/// packets and as many acknowledgements in flight to one other. Excess packets of other programs are lost.
-const MOST: usize = 2 * MAX_IN_FLIGHT;
+/// Limit on the queued packets of one sender, including acknowledgements. Excess packets are lost.
+const MOST: usize = MAX_IN_TRANSIT;
 
 /// Queued packets by sender. Senders take turns.
 #[derive(Debug, Default)]

@@ -14,6 +14,10 @@ pub type Address = [u8; 16];
 /// Maximum number of packets that a device has in flight, over all its connections.
 pub(crate) const MAX_IN_FLIGHT: usize = 16 << 10;
 
+/// Maximum number of packets of a device in the network and in queues, including those of ended connections and retransmitted
+/// ones. Further ones are lost.
+pub(crate) const MAX_IN_TRANSIT: usize = 2 * MAX_IN_FLIGHT;
+
 /// Port of the network: that of a device of this program, or of a device behind a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PortId(pub usize);
@@ -30,9 +34,8 @@ pub(crate) struct Packet {
 /// Contents of a packet.
 #[derive(Debug)]
 pub(crate) enum Body {
-    /// Part of a message over a connection. From a device of this program, the payload stays in the sender's memory until the
-    /// packet arrives. From another program, the packet carries it.
-    Data(Data, Option<Box<Carried>>),
+    /// Part of a message over a connection.
+    Data(Data, Origin),
     /// Acknowledgement of a part. One from another program holds a permit of the quota for that program's packets.
     Ack(
         Ack,
@@ -43,6 +46,15 @@ pub(crate) enum Body {
         Box<Datagram>,
         #[allow(dead_code, reason = "its drop returns the quota")] Permit,
     ),
+}
+
+/// Origin of a part of a message.
+#[derive(Debug)]
+pub(crate) enum Origin {
+    /// A device of this program, whose packets in transit have a quota. The payload stays in its memory until the packet arrives.
+    Device(#[allow(dead_code, reason = "its drop returns the quota")] Permit),
+    /// Another program. The packet carries the payload.
+    Program(Box<Carried>),
 }
 
 /// A part of a message.

@@ -17,7 +17,7 @@ use crate::{
     capture::{self, Message, Route, Tap},
     inbox::{Inbox, Popped},
     network::{Load, Network, NoPath},
-    packet::{Address, Body, Packet, PortId},
+    packet::{Address, Body, Origin, Packet, PortId},
     schedule::{Schedule, Turn, Woken},
 };
 
@@ -114,7 +114,7 @@ impl Wire {
             path: packet.path,
         };
         let record = match &packet.body {
-            Body::Data(data, Some(carried)) => {
+            Body::Data(data, Origin::Program(carried)) => {
                 let message = Message {
                     header: &carried.header,
                     payload: capture::start(&carried.payload, tap.snap()),
@@ -122,7 +122,7 @@ impl Wire {
                 };
                 route.data(data, Some(message))
             }
-            Body::Data(data, None) => route.data(data, message),
+            Body::Data(data, Origin::Device(_)) => route.data(data, message),
             Body::Ack(ack, _) => route.ack(ack),
             Body::Datagram(datagram, _) => route.datagram(datagram, tap.snap()),
         };

@@ -2,7 +2,15 @@
 
 //! Queue pairs that end: the transport holds little on their behalf, however many there are.
 
-use efa_fabric::{Denied, PortId, Settings};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use efa_fabric::{Denied, PortId, Record, Settings, Tap};
 use efa_hw::admin::qp::{QpState, QpType};
 use efa_model::Overrides;
 use efa_testing::net::{DEPTH, Net, Qp, Region, Send};
@@ -69,4 +77,43 @@ fn queue_pairs_that_are_destroyed() {
         let held = net.fabric.held(PortId(0));
         assert!(held <= MOST * OF_QUEUE, "{held} after {cycle} cycles");
     }
+}
+
+/// Counter of packets that arrive.
+#[derive(Debug, Default)]
+struct Arrived(AtomicUsize);
+
+impl Tap for Arrived {
+    fn snap(&self) -> u32 {
+        0
+    }
+
+    fn show(&self, _: PortId, has_left: bool, _: Record) {
+        self.0.fetch_add(usize::from(!has_left), Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn queue_pairs_with_packets_in_a_slow_network() {
+    const MOST: usize = 32 << 10;
+    let slow = Settings {
+        delay_us: 10e6,
+        ..Settings::default()
+    };
+    let (mut net, mut a, b) = Net::pair(slow);
+    let arrived = Arc::new(Arrived::default());
+    net.fabric.set_tap(Arc::clone(&arrived) as _);
+    let (own, theirs) = (net.region(&a, 64, 0), net.region(&b, 64, 0));
+    let write = Send::write(&b, &own, &theirs, 256 << 10);
+    for _ in 0..MOST / 200 {
+        for _ in 0..DEPTH {
+            net.put(&mut a, &write);
+        }
+        net.ring_send(&a);
+        net.run();
+        net.modify(&mut a, QpState::Reset);
+        net.driver(a.port, |driver| a.start(driver));
+    }
+    net.run_for(Duration::from_secs(11));
+    assert_eq!(arrived.0.load(Ordering::Relaxed), MOST);
 }

@@ -12,7 +12,7 @@ use super::State;
 use crate::{
     memory::{Access, Guest, Memory, Unpinned},
     network::{Load, Network},
-    packet::{Ack, Body, Data, Datagram, Header, Packet, PortId, Reader},
+    packet::{Ack, Body, Data, Datagram, Header, Origin, Packet, PortId, Reader},
     schedule::Woken,
     srd::{Content, Ended, Limits, reader},
     wire::Wire,
@@ -221,11 +221,16 @@ impl<G: Guest> State<G> {
             if outgoing.again {
                 self.device.count(TransportEvent::SentAgain(bytes));
             }
+            used += packets.max(1);
+            // A packet without a permit counts as lost.
+            let Some(permit) = self.packets.take(1) else {
+                continue;
+            };
             let packet = Packet {
                 from: self.port,
                 to,
                 path: outgoing.path,
-                body: Body::Data(outgoing.data, None),
+                body: Body::Data(outgoing.data, Origin::Device(permit)),
             };
             if wire.is_tapped() {
                 self.show(wire, &packet, outgoing.again);
@@ -234,7 +239,6 @@ impl<G: Guest> State<G> {
             if wire.send(now, packet, load, woken).is_err() {
                 self.fail(now, &outgoing.data, CompStatus::LocalUnreachRemote);
             }
-            used += packets.max(1);
         }
         used
     }
