@@ -5,7 +5,7 @@
 /// Users of the process's memory, as the guide names them, and the limit of each in MiB.
 pub const BOUNDS: [(&str, u64); 5] = [
     ("the program itself", 128),
-    ("each device", 256),
+    ("each device", 384),
     ("all pages of the memory regions of a device", 256),
     ("each emulator that joins", 96),
     ("each client of the control socket", 1),
