@@ -67,8 +67,8 @@ impl CqEvents {
     ///
     /// # Safety
     ///
-    /// `cq` must be valid until [`Self::forget`] is called. Its handler must be callable, unless it is
-    /// only after [`Self::start`].
+    /// `cq` must be valid until [`Self::forget`] is called. If `has_started` is set, its handler must be
+    /// callable.
     pub(super) unsafe fn new(cq: *mut ffi::ib_cq, has_started: bool) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {

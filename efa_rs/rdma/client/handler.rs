@@ -42,8 +42,8 @@ impl Gate {
         !self.is_closed.load(Acquire)
     }
 
-    /// Prevents further calls of the handler, and waits for calls in progress. May sleep. Only a handler
-    /// that does not return, which an interrupt handler must, can prolong this.
+    /// Prevents further calls of the handler, and waits for calls in progress. May sleep. Calls are
+    /// short, because interrupt handlers make them.
     pub(super) fn close(&self) {
         // A call that starts later sees the flag; a call that has started before is counted.
         self.is_closed.xchg(true, Full);
