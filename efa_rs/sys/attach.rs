@@ -35,7 +35,7 @@ use super::device::as_raw;
 /// # Invariants
 ///
 /// Values that are valid for `'data` stay valid until the resources of `dev` have been released.
-/// [`MARK`] is one of these resources until their release begins.
+/// A mark is one of these resources until their release begins.
 pub(crate) struct Attachment<'a, 'data> {
     dev: &'a Device<Bound>,
     data: PhantomData<fn(&'data ()) -> &'data ()>,
