@@ -593,64 +593,61 @@ mod tests {
         sent
     }
 
-    #[test]
-    fn retransmissions_need_no_room() {
-        const PEERS: usize = MAX_IN_FLIGHT / MOST as usize;
-        let (mut connections, mut now) = (Connections::default(), Duration::from_secs(1));
+    /// Opens a connection to the device at `port`, with a message of many packets. Returns its number.
+    fn open(connections: &mut Connections, now: Duration, port: usize) -> u64 {
         let qp: QpId = serde_json::from_str(r#"{"number":1,"incarnation":1}"#).unwrap();
         let reader = Reader { qp, request: 0 };
         let memory = (0, 0);
-        let open = |connections: &mut Connections, port| {
-            let number = connections.open(now, qp, PortId(port), || 0).unwrap();
-            connections.push(number, Content::Response { reader, memory }, 256_000);
-        };
-        (0..PEERS).for_each(|port| open(&mut connections, port));
-        assert_eq!(send(&mut connections, now), (MAX_IN_FLIGHT, 0));
-        // No packet arrives, and a connection without packets in flight has to wait.
-        open(&mut connections, PEERS);
-        for _ in 0..2 {
-            now = connections.next_due().unwrap();
-            assert_eq!(connections.expire(now).len(), PEERS);
-            assert_eq!(send(&mut connections, now), (0, MAX_IN_FLIGHT));
-        }
+        let number = connections.open(now, qp, PortId(port), || 0).unwrap();
+        connections.push(number, Content::Response { reader, memory }, 256_000);
+        number
+    }
+
+    /// Acknowledges the first packet to port 0.
+    fn acknowledge(connections: &mut Connections, now: Duration) {
         let ack = Ack {
             connection: 0,
             psn: 0,
             verdict: Verdict::Delivered,
         };
         connections.acknowledge(now, PortId(0), &ack);
+    }
+
+    #[test]
+    fn retransmissions_need_no_room() {
+        const PEERS: usize = MAX_IN_FLIGHT / MOST as usize;
+        let (mut connections, mut now) = (Connections::default(), Duration::from_secs(1));
+        for port in 0..PEERS {
+            open(&mut connections, now, port);
+        }
+        assert_eq!(send(&mut connections, now), (MAX_IN_FLIGHT, 0));
+        // No packet arrives, and a connection without packets in flight has to wait.
+        open(&mut connections, now, PEERS);
+        for _ in 0..2 {
+            now = connections.next_due().unwrap();
+            assert_eq!(connections.expire(now).len(), PEERS);
+            assert_eq!(send(&mut connections, now), (0, MAX_IN_FLIGHT));
+        }
+        acknowledge(&mut connections, now);
         assert_eq!(send(&mut connections, now), (1, 0));
     }
 
     #[test]
     fn closed_connections_without_a_turn_are_forgotten() {
         let (mut connections, now) = (Connections::default(), Duration::from_secs(1));
-        let qp: QpId = serde_json::from_str(r#"{"number":1,"incarnation":1}"#).unwrap();
-        let reader = Reader { qp, request: 0 };
-        let memory = (0, 0);
-        let open = |connections: &mut Connections, port| {
-            let number = connections.open(now, qp, PortId(port), || 0).unwrap();
-            connections.push(number, Content::Response { reader, memory }, 256_000);
-            number
-        };
         let mut port = 0;
         while connections.room() > 0 {
-            open(&mut connections, port);
+            open(&mut connections, now, port);
             port += 1;
             send(&mut connections, now);
         }
-        let last = open(&mut connections, port);
+        let last = open(&mut connections, now, port);
         for port in port + 1..port + 4 * MAX_CONNECTIONS {
-            let number = open(&mut connections, port);
+            let number = open(&mut connections, now, port);
             connections.close(number);
             assert!(connections.active.len() <= 2 * MAX_CONNECTIONS + 1);
         }
-        let ack = Ack {
-            connection: 0,
-            psn: 0,
-            verdict: Verdict::Delivered,
-        };
-        connections.acknowledge(now, PortId(0), &ack);
+        acknowledge(&mut connections, now);
         assert_eq!(connections.turn().map(|(number, ..)| number), Some(last));
     }
 
