@@ -115,7 +115,7 @@ class Case:
     def repair(self):
         """Follows the driver's advice: resets the device, which works again."""
         main.reset_attributes(**self.attributes)
-        result, _ = stage.hands.call("write", main.sysfs / "reset", "1")
+        result, *_ = stage.hands.call("write", main.sysfs / "reset", "1")
         equal(result, "ok", "a write to reset")
         self.back(deaths=len(BACKOFF) + 2)
 

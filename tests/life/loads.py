@@ -181,8 +181,8 @@ class Objects(Load):
     def finish(self, since):
         wrong = []
         for member in self.members:
-            first, begin, end, later = member.result("a call that fails")
-            self.stage.limits.check("processes notified", end - max(begin, since), NOTIFIED)
+            first, begin, end, waited, later = member.result("a call that fails")
+            self.stage.limits.check("processes notified", end - max(begin, since) - waited, NOTIFIED)
             if first not in self.stage.trigger.first_errors or later != "EIO":
                 wrong.append(f"{first} and then {later}")
         for member in self.members:

@@ -60,7 +60,7 @@ class Outcome:
         wait_until(lambda: has_ended() or waits_for_programs(), f"{trigger.name} ends, or waits for the program")
         if not has_ended():
             return "waits for the program"
-        result, _ = trigger.end()
+        result, *_ = trigger.end()
         if result != "ok":
             print(f"# {trigger.name}: {result}", flush=True)
             return "refused"

@@ -16,7 +16,7 @@ from messages import Endpoint, send
 from modules import load_module, remove_module
 from objects import CompletionQueue, Mapping, MemoryRegion
 from selftest import Failed, errno_name, result_of, wait_until
-from timing import now
+from timing import now, queued
 
 EVENT_DEVICE_FATAL = 8
 # element, event_type
@@ -192,19 +192,19 @@ class Member:
         self.crowd = Crowd(self.function, self.seed, MEMBER_AT_ONCE, MEMBER_REGION)
 
     def run(self):
-        """Makes calls until one fails; returns its error, its start, its end, and the result of the next one.
+        """Makes calls until one fails; returns its error, its start, its end, how long it waited for a processor in between, and the
+        result of the next one.
 
         Between the calls, it sleeps so much longer that all these processes need less than one processor, however slow it is.
-        Otherwise they would measure how long they wait for a processor.
         """
         time.sleep(self.crowd.random.uniform(0, START))
         has_begun = False
         while True:
-            begin = now()
+            before, begin = queued(), now()
             try:
                 self.crowd.step()
             except OSError as error:
-                return errno_name(error.errno), begin, now(), result_of(self.crowd.context.alloc_pd)
+                return errno_name(error.errno), begin, now(), queued() - before, result_of(self.crowd.context.alloc_pd)
             if not has_begun:
                 os.eventfd_write(self.begun, 1)
                 has_begun = True
@@ -216,25 +216,34 @@ class Member:
 
 
 class Hands:
-    """Makes calls that may take long, or for ever, in the kernel. They return their result and the time of their end."""
+    """Makes calls that may take long, or for ever, in the kernel. They return their result, the time of their end, and how long they
+    waited for a processor.
+    """
+
+    @staticmethod
+    def call(function, *arguments):
+        before = queued()
+        return result_of(function, *arguments), now(), queued() - before
 
     def write(self, path, text):
         """Writes to a file of sysfs."""
         fd = os.open(path, os.O_WRONLY)
         try:
-            return result_of(os.write, fd, text.encode()), now()
+            return self.call(os.write, fd, text.encode())
         finally:
             os.close(fd)
 
     def remove_module(self):
-        return result_of(remove_module), now()
+        return self.call(remove_module)
 
     def load_module(self, file, parameters=""):
-        return result_of(load_module, file, parameters), now()
+        return self.call(load_module, file, parameters)
 
     def run(self, command):
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        return done.stderr.strip() or "ok", now()
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            errors = process.stderr.read().strip()
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+            return errors or "ok", now(), queued(process.pid)
 
     def open(self, function):
         """Opens a device, for `command`."""
@@ -242,7 +251,7 @@ class Hands:
 
     def command(self):
         """Sends a command."""
-        return result_of(self.context.alloc_pd), now()
+        return self.call(self.context.alloc_pd)
 
     def close(self):
         self.context.close()

@@ -9,6 +9,7 @@ import mmap
 import os
 import struct
 import time
+from pathlib import Path
 
 from selftest import SLOW, Failed, emulator
 
@@ -24,6 +25,15 @@ FACTOR = 2
 PRIORITY = 2
 
 now = time.monotonic
+
+
+def queued(pid="self"):
+    """Returns the seconds in which a process has been able to run, but other processes had the processors.
+
+    These depend on the machine and on the other processes, not on the driver. Limits of operations under load do not include them.
+    """
+    _, nanoseconds, _ = Path(f"/proc/{pid}/schedstat").read_text().split()
+    return int(nanoseconds) / 1e9
 
 
 class Stalls:
