@@ -3,7 +3,7 @@
 
 usage of each: PROGRAM [--list | TEST...]: runs the tests whose names contain one of these texts. Without arguments, EFA_TESTS has
 such texts, separated by semicolons; without both, all tests are run. EFA_ROUNDS is the number of rounds of each test, by default
-one. With EFA_LIMITS=1, time limits apply, see timing.py. Then only some of the tests are run, unless EFA_ROUNDS is set.
+one. With EFA_LIMITS=1, time limits apply, see timing.py. Then only some of the tests are run, unless EFA_TESTS is set.
 """
 
 import os
@@ -32,8 +32,8 @@ class Tests(Suite):
         self.limits, self.unusual = {}, set()
 
     def add(self, name, function, wanted="", is_usual=True, most_rounds=None):
-        """Adds a test case. With time limits, an unusual one is only run if it is named, or if EFA_ROUNDS is set. MOST_ROUNDS is the
-        maximum number of its rounds in the lifetime of a guest.
+        """Adds a test case. With time limits, an unusual one is only run if it is named. MOST_ROUNDS is the maximum number of its
+        rounds in the lifetime of a guest.
         """
         self.limits[name] = most_rounds
         if not is_usual:
@@ -51,7 +51,7 @@ class Tests(Suite):
         chosen = sys.argv[1:] or [text.strip() for text in os.environ.get("EFA_TESTS", "").split(";") if text.strip()]
         if chosen:
             self.cases = [case for case in self.cases if any(text in case[0] for text in chosen)]
-        elif timing.COUNTS and not os.environ.get("EFA_ROUNDS"):
+        elif timing.COUNTS:
             self.cases = [case for case in self.cases if case[0] not in self.unusual]
         log = Reports()
         self.cases = [(name, log.watched(function), *rest) for name, function, *rest in self.cases]

@@ -275,8 +275,8 @@ def life_mixture(driver, flavour, seed, minutes):
 
 
 def life_job(job, needs):
-    name, run, cores, timed = job
-    return Job(name, run, 120, after=needs, cores=cores, timed=timed)
+    name, run, timed = job
+    return Job(name, run, 120, after=needs, timed=timed)
 
 
 def attack(seconds=2, rounds=None):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Runs tests/life in guests: all tests once in two guests, then those with limits of time again, in as many guests as needed."""
+"""Runs tests/life in guests: all tests in two guests or as many as their rounds need, then those with limits of time again."""
 
 import math
 import shlex
@@ -105,17 +105,17 @@ def by_trigger(found):
 
 
 def jobs(driver, flavour, rounds=None, chosen=(), measured=False):
-    """Returns a job for each guest: its name, its function, the cores that its limits of time need, and whether these count.
+    """Returns a job for each guest: its name, its function, and whether limits of time count.
 
-    All tests run once. With MEASURED, tests with limits of time run again, and the limits count.
+    All tests run once, or for a number of ROUNDS. With MEASURED, tests with limits of time run once more, and the limits count.
     """
     title = f"life {driver} {flavour}"
     programs = [ENDLESS] * (driver == "rust") + [*OTHERS[driver]]
     available = {program: tests(program) for program in programs}
-    parts = shares(available, None, chosen)
+    parts = shares(available, rounds, chosen)
     limited = {program: available[program] for program in MEASURED} if measured and driver == "rust" else {}
     if any(text in name for found in limited.values() for name in found for text in chosen or [""]):
-        parts += [replace(share, measured=True) for share in shares(limited, rounds, chosen)]
+        parts += [replace(share, measured=True) for share in shares(limited, None, chosen)]
     if rounds:
         steps.note(f"{title}: {rounds} rounds of each test, in {len(parts)} guests")
 
@@ -129,9 +129,7 @@ def mixture(driver, flavour, seed, minutes):
 
 
 def job(share, driver, flavour, name):
-    # Where only the tests' own programs use the devices, the tests mostly wait.
-    cores = 2 if {ENDLESS, MIXTURE} & set(share.programs) else 1
-    return name, lambda: run(name, share, driver, flavour), cores, share.measured
+    return name, lambda: run(name, share, driver, flavour), share.measured
 
 
 def run(name, share, driver, flavour):

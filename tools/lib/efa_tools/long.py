@@ -27,7 +27,7 @@ SUITES = (
     "stress",
     "stress --driver c",
     "life --rounds 20",
-    "life --driver c --rounds 20",
+    "life --driver c",
     "kverbs --rounds 50",
     "check-debug",
     "check-debug --driver c",
