@@ -9,7 +9,7 @@ use std::{
         fd::{AsFd, BorrowedFd},
         unix::net::UnixStream,
     },
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -54,6 +54,10 @@ const RAM_SIZE: u64 = 1 << 20;
 
 const VECTORS: u16 = 5;
 
+/// The region of the send queues, and the offset in it at which tests write.
+const LLQ: u32 = VFIO_PCI_BAR2_REGION_INDEX;
+const OFFSET: u64 = 0x1000;
+
 struct Machine {
     folder: TempDir,
     function: Arc<Function>,
@@ -94,8 +98,32 @@ impl Machine {
         self.function.with(|device, _, _| device.state())
     }
 
+    fn socket(&self) -> PathBuf {
+        self.folder.path().join("socket")
+    }
+
+    /// Adds a rule, given as JSON.
+    fn inject(&self, rule: &str) {
+        let rule = serde_json::from_str(rule).unwrap();
+        self.function.with(|device, _, _| device.inject(rule));
+    }
+
     fn connect(&self) -> Guest {
-        connect(&self.folder.path().join("socket"))
+        connect(&self.socket())
+    }
+
+    /// Connects a guest that is set up.
+    fn guest(&self) -> Guest {
+        let mut guest = self.connect();
+        power_on(&mut guest);
+        guest
+    }
+
+    /// Connects a guest, the driver of which has started the device.
+    fn started_guest(&self) -> Guest {
+        let mut guest = self.guest();
+        start(&mut guest);
+        guest
     }
 }
 
@@ -134,10 +162,22 @@ fn answers(guest: &mut Guest) -> bool {
 
 /// Maps the memory of the device that holds the send queues.
 fn send_queues(guest: &mut Guest) -> MmapRegion {
-    let region = guest.device.client.region_info(VFIO_PCI_BAR2_REGION_INDEX);
+    let region = guest.device.client.region_info(LLQ);
     let region = region.unwrap();
     let file = FileOffset::new(region.file.expect("no shared memory"), 0);
     MmapRegion::from_file(file, region.size as usize).unwrap()
+}
+
+fn copy_to(send_queues: &MmapRegion, bytes: &[u8]) {
+    let slice = send_queues.get_slice(OFFSET as usize, bytes.len());
+    slice.unwrap().copy_from(bytes);
+}
+
+fn copy_of<const N: usize>(send_queues: &MmapRegion) -> [u8; N] {
+    let mut found = [0xa5; N];
+    let slice = send_queues.get_slice(OFFSET as usize, N);
+    slice.unwrap().copy_to(&mut found);
+    found
 }
 
 fn set_vector(guest: &mut Guest, vector: u16, fds: &[BorrowedFd<'_>]) {
@@ -146,6 +186,18 @@ fn set_vector(guest: &mut Guest, vector: u16, fds: &[BorrowedFd<'_>]) {
     client
         .set_irqs(VFIO_PCI_MSIX_IRQ_INDEX, flags, vector.into(), 1, fds)
         .unwrap();
+}
+
+fn region_read<const N: usize>(guest: &mut Guest, region: u32, offset: u64) -> [u8; N] {
+    let mut found = [0xa5; N];
+    let client = &mut guest.device.client;
+    client.region_read(region, offset, &mut found).unwrap();
+    found
+}
+
+fn region_write(guest: &mut Guest, region: u32, offset: u64, data: &[u8]) {
+    let client = &mut guest.device.client;
+    client.region_write(region, offset, data).unwrap();
 }
 
 /// An interrupt's eventfd.
@@ -168,8 +220,7 @@ impl Interrupt {
 #[test]
 fn a_driver_resets_the_device_and_allocates() {
     let machine = Machine::start(None);
-    let mut guest = machine.connect();
-    power_on(&mut guest);
+    let mut guest = machine.guest();
     let interrupt = Interrupt::new();
     set_vector(&mut guest, 0, &[interrupt.0.as_fd()]);
     start(&mut guest);
@@ -203,14 +254,9 @@ fn a_driver_resets_the_device_and_allocates() {
 #[test]
 fn events_arrive_without_a_message_of_the_vmm() {
     let machine = Machine::start(None);
-    let mut guest = machine.connect();
-    power_on(&mut guest);
-    start(&mut guest);
+    let mut guest = machine.started_guest();
     // Completed later, by the timer: the client sends nothing meanwhile.
-    let rule = serde_json::from_str(r#"{"when":{"opcode":"ALLOC_PD"},"then":{"delay_ms":50}}"#);
-    machine
-        .function
-        .with(|device, _, _| device.inject(rule.unwrap()));
+    machine.inject(r#"{"when":{"opcode":"ALLOC_PD"},"then":{"delay_ms":50}}"#);
     let interrupt = Interrupt::new();
     set_vector(&mut guest, 0, &[interrupt.0.as_fd()]);
     guest.submit(&AllocPd::default());
@@ -221,8 +267,7 @@ fn events_arrive_without_a_message_of_the_vmm() {
 #[test]
 fn a_function_that_is_no_bus_master_does_not_answer() {
     let machine = Machine::start(None);
-    let mut guest = machine.connect();
-    power_on(&mut guest);
+    let mut guest = machine.guest();
     assert!(answers(&mut guest));
     guest.enable(0);
     assert!(!answers(&mut guest));
@@ -233,8 +278,7 @@ fn a_function_that_is_no_bus_master_does_not_answer() {
 #[test]
 fn memory_that_is_not_mapped_is_not_written() {
     let machine = Machine::start(None);
-    let mut guest = machine.connect();
-    power_on(&mut guest);
+    let mut guest = machine.guest();
     guest.device.client.dma_unmap(BASE, RAM_SIZE).unwrap();
     assert!(!answers(&mut guest));
     guest.share_memory();
@@ -246,12 +290,7 @@ fn registers_are_not_read_by_mmio() {
     let machine = Machine::start(None);
     let mut guest = machine.connect();
     for region in [VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_BAR4_REGION_INDEX] {
-        let mut value = [0; 4];
-        guest
-            .device
-            .client
-            .region_read(region, Register::DevSts as u64, &mut value)
-            .unwrap();
+        let value = region_read(&mut guest, region, Register::DevSts as u64);
         assert_eq!(value, [0xff; 4]);
     }
 }
@@ -259,31 +298,18 @@ fn registers_are_not_read_by_mmio() {
 #[test]
 fn send_queues_are_shared_memory() {
     let machine = Machine::start(None);
-    let mut guest = machine.connect();
-    power_on(&mut guest);
+    let mut guest = machine.guest();
     let memory = send_queues(&mut guest);
-    memory.get_slice(0x1000, 5).unwrap().copy_from(b"hello");
-    let mut found = [0; 5];
-    guest
-        .device
-        .client
-        .region_read(VFIO_PCI_BAR2_REGION_INDEX, 0x1000, &mut found)
-        .unwrap();
-    assert_eq!(&found, b"hello");
-    guest
-        .device
-        .client
-        .region_write(VFIO_PCI_BAR2_REGION_INDEX, 0x1000, b"J")
-        .unwrap();
-    memory.get_slice(0x1000, 5).unwrap().copy_to(&mut found);
-    assert_eq!(&found, b"Jello");
+    copy_to(&memory, b"hello");
+    assert_eq!(&region_read(&mut guest, LLQ, OFFSET), b"hello");
+    region_write(&mut guest, LLQ, OFFSET, b"J");
+    assert_eq!(&copy_of(&memory), b"Jello");
 }
 
 #[test]
 fn accesses_outside_of_a_region_do_nothing() {
     let machine = Machine::start(None);
-    let mut guest = machine.connect();
-    power_on(&mut guest);
+    let mut guest = machine.guest();
     for region in 0..9 {
         for offset in [1, 0x3ffc, 0x3ffe, 1 << 40, u64::MAX - 3, u64::MAX - 1] {
             for data in [&mut [0xff; 7][..], &mut [0xff; 8]] {
@@ -328,9 +354,7 @@ fn a_missing_bar_has_no_region() {
 #[test]
 fn the_next_guest_finds_a_fresh_device() {
     let machine = Machine::start(None);
-    let mut first = machine.connect();
-    power_on(&mut first);
-    start(&mut first);
+    let mut first = machine.started_guest();
     first.submit(&AllocPd::default());
     assert_eq!(machine.state().resources.pd, 1);
     first.device.client.shutdown().unwrap();
@@ -347,9 +371,7 @@ fn the_next_guest_finds_a_fresh_device() {
 #[test]
 fn a_function_reset_keeps_the_mappings_of_the_vmm() {
     let machine = Machine::start(None);
-    let mut guest = machine.connect();
-    power_on(&mut guest);
-    start(&mut guest);
+    let mut guest = machine.started_guest();
     guest.submit(&AllocPd::default());
     guest.device.client.reset().unwrap();
     assert_eq!(machine.state().resources.pd, 0);
@@ -363,22 +385,12 @@ fn a_function_reset_keeps_the_mappings_of_the_vmm() {
 #[test]
 fn a_function_reset_ends_all_work_of_the_device() {
     let machine = Machine::start(None);
-    let mut guest = machine.connect();
-    power_on(&mut guest);
-    start(&mut guest);
-    let rule = serde_json::from_str(r#"{"when":{"opcode":"ALLOC_PD"},"then":{"hold":"pd"}}"#);
-    machine
-        .function
-        .with(|device, _, _| device.inject(rule.unwrap()));
+    let mut guest = machine.started_guest();
+    machine.inject(r#"{"when":{"opcode":"ALLOC_PD"},"then":{"hold":"pd"}}"#);
     for _ in 0..3 {
         guest.submit(&AllocPd::default());
     }
-    let llq = VFIO_PCI_BAR2_REGION_INDEX;
-    guest
-        .device
-        .client
-        .region_write(llq, 0x1000, b"secret")
-        .unwrap();
+    region_write(&mut guest, LLQ, OFFSET, b"secret");
     guest.device.client.reset().unwrap();
     // The commands do not complete, even if the driver enables bus mastering again.
     guest.enable(MEMORY_AND_BUS_MASTER);
@@ -387,13 +399,7 @@ fn a_function_reset_ends_all_work_of_the_device() {
     // Commands that had survived the reset would complete now.
     machine.function.with(|device, _, _| device.clear());
     assert_eq!(guest.world.entry(guest.acq.base), [0; RING]);
-    let mut found = [0xff; 6];
-    guest
-        .device
-        .client
-        .region_read(llq, 0x1000, &mut found)
-        .unwrap();
-    assert_eq!(found, [0; 6]);
+    assert_eq!(region_read(&mut guest, LLQ, OFFSET), [0; 6]);
     let state = machine.state();
     assert_eq!((state.admin.in_flight, state.function_resets), (0, 1));
     assert!(
@@ -408,19 +414,13 @@ fn a_function_reset_ends_all_work_of_the_device() {
 fn a_function_without_power_loses_its_state() {
     const POWER_CONTROL: u64 = 0x44;
     let machine = Machine::start(None);
-    let mut guest = machine.connect();
-    power_on(&mut guest);
-    start(&mut guest);
+    let mut guest = machine.started_guest();
     guest.submit(&AllocPd::default());
     guest.completion().unwrap();
     let interrupt = Interrupt::new();
     set_vector(&mut guest, 0, &[interrupt.0.as_fd()]);
     let config = VFIO_PCI_CONFIG_REGION_INDEX;
-    guest
-        .device
-        .client
-        .region_write(config, POWER_CONTROL, &[3])
-        .unwrap();
+    region_write(&mut guest, config, POWER_CONTROL, &[3]);
     // In D3hot, only the configuration space is accessible.
     assert_eq!(guest.command(), MEMORY_AND_BUS_MASTER);
     assert!(!answers(&mut guest));
@@ -430,11 +430,7 @@ fn a_function_without_power_loses_its_state() {
     assert!(guest.completion().is_none());
     assert!(!interrupt.take());
 
-    guest
-        .device
-        .client
-        .region_write(config, POWER_CONTROL, &[0])
-        .unwrap();
+    region_write(&mut guest, config, POWER_CONTROL, &[0]);
     assert_eq!(guest.command(), 0);
     let state = machine.state();
     assert_eq!((state.resources.pd, state.fatal_error), (0, false));
@@ -446,9 +442,7 @@ fn a_function_without_power_loses_its_state() {
 #[test]
 fn an_unplugged_device_does_not_respond() {
     let machine = Machine::start(None);
-    let mut guest = machine.connect();
-    power_on(&mut guest);
-    start(&mut guest);
+    let mut guest = machine.started_guest();
     guest.submit(&AllocPd::default());
     guest.completion().unwrap();
     let interrupt = Interrupt::new();
@@ -462,20 +456,11 @@ fn an_unplugged_device_does_not_respond() {
     for region in [
         VFIO_PCI_CONFIG_REGION_INDEX,
         VFIO_PCI_BAR0_REGION_INDEX,
-        VFIO_PCI_BAR2_REGION_INDEX,
+        LLQ,
         VFIO_PCI_BAR4_REGION_INDEX,
     ] {
-        let mut found = [0; 8];
-        guest
-            .device
-            .client
-            .region_write(region, 4, &[0; 4])
-            .unwrap();
-        guest
-            .device
-            .client
-            .region_read(region, 0, &mut found)
-            .unwrap();
+        region_write(&mut guest, region, 4, &[0; 4]);
+        let found = region_read(&mut guest, region, 0);
         assert_eq!(found, [0xff; 8], "region {region}");
     }
     assert!(!answers(&mut guest));
@@ -502,13 +487,8 @@ fn an_unplugged_device_does_not_respond() {
 #[test]
 fn the_rest_of_a_message_has_no_effect_on_an_unplugged_device() {
     let machine = Machine::start(None);
-    let mut guest = machine.connect();
-    power_on(&mut guest);
-    start(&mut guest);
-    let rule = serde_json::from_str(r#"{"when":{"opcode":"ALLOC_PD"},"then":{"unplug":true}}"#);
-    machine
-        .function
-        .with(|device, _, _| device.inject(rule.unwrap()));
+    let mut guest = machine.started_guest();
+    machine.inject(r#"{"when":{"opcode":"ALLOC_PD"},"then":{"unplug":true}}"#);
     let entry = guest.entry(&AllocPd::default().to_request());
     guest.put(&entry);
     let doorbell = RegionWrite {
@@ -541,12 +521,9 @@ fn vectors_are_enabled_one_by_one() {
 #[test]
 fn another_vmm_can_claim_an_unplugged_device() {
     let machine = Machine::start(None);
-    let mut first = machine.connect();
-    power_on(&mut first);
-    start(&mut first);
+    let mut first = machine.started_guest();
     machine.function.unplug();
-    let mut second = machine.connect();
-    power_on(&mut second);
+    let mut second = machine.guest();
     assert!(machine.state().plugged);
     start(&mut second);
     second.submit(&AllocPd::default());
@@ -569,10 +546,9 @@ fn another_vmm_can_claim_an_unplugged_device() {
 #[test]
 fn a_vmm_waits_for_a_device_in_use() {
     let machine = Machine::start(None);
-    let mut first = machine.connect();
-    power_on(&mut first);
+    let mut first = machine.guest();
     reset(&mut first);
-    let socket = machine.folder.path().join("socket");
+    let socket = machine.socket();
     let (waits, is_gone) = (AtomicBool::new(false), AtomicBool::new(false));
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -595,60 +571,33 @@ fn a_vmm_waits_for_a_device_in_use() {
 #[test]
 fn send_queues_are_private_to_a_vmm() {
     let machine = Machine::start(None);
-    let mut first = machine.connect();
-    power_on(&mut first);
+    let mut first = machine.guest();
     let old = send_queues(&mut first);
-    let file = first
-        .device
-        .client
-        .region_info(VFIO_PCI_BAR2_REGION_INDEX)
-        .unwrap();
-    let slice = |memory: &MmapRegion, offset, bytes: &[u8]| {
-        memory
-            .get_slice(offset, bytes.len())
-            .unwrap()
-            .copy_from(bytes);
-    };
-    slice(&old, 0x1000, b"secret");
+    copy_to(&old, b"secret");
     // The VMM can't shrink the memory, which the device reads.
-    file.file.unwrap().set_len(0).unwrap_err();
+    let region = first.device.client.region_info(LLQ).unwrap();
+    region.file.unwrap().set_len(0).unwrap_err();
     first.device.client.shutdown().unwrap();
 
-    let mut second = machine.connect();
-    power_on(&mut second);
+    let mut second = machine.guest();
     let new = send_queues(&mut second);
-    let mut found = [0xff; 6];
-    new.get_slice(0x1000, 6).unwrap().copy_to(&mut found);
-    assert_eq!(found, [0; 6]);
+    assert_eq!(copy_of(&new), [0; 6]);
     // The first VMM still has its mapping, but of its own memory.
-    slice(&old, 0x1000, b"attack");
-    new.get_slice(0x1000, 6).unwrap().copy_to(&mut found);
-    assert_eq!(found, [0; 6]);
-    let region = VFIO_PCI_BAR2_REGION_INDEX;
-    second
-        .device
-        .client
-        .region_read(region, 0x1000, &mut found)
-        .unwrap();
-    assert_eq!(found, [0; 6]);
-    slice(&new, 0x1000, b"mine");
-    second
-        .device
-        .client
-        .region_read(region, 0x1000, &mut found)
-        .unwrap();
-    assert_eq!(&found, b"mine\0\0");
+    copy_to(&old, b"attack");
+    assert_eq!(copy_of(&new), [0; 6]);
+    assert_eq!(region_read(&mut second, LLQ, OFFSET), [0; 6]);
+    copy_to(&new, b"mine");
+    assert_eq!(&region_read(&mut second, LLQ, OFFSET), b"mine\0\0");
 
     // A reset of the function clears the memory, also in existing mappings.
     second.device.client.reset().unwrap();
-    new.get_slice(0x1000, 6).unwrap().copy_to(&mut found);
-    assert_eq!(found, [0; 6]);
+    assert_eq!(copy_of(&new), [0; 6]);
 }
 
 #[test]
 fn a_vmm_that_truncates_its_memory_harms_only_itself() {
     let machine = Machine::start(None);
-    let client = Client::connect(&machine.folder.path().join("socket")).unwrap();
+    let client = Client::connect(&machine.socket()).unwrap();
     let mut guest = Guest::of(client, Ram::with(RAM_SIZE, MemfdFlags::CLOEXEC));
     power_on(&mut guest);
     start(&mut guest);
@@ -658,8 +607,7 @@ fn a_vmm_that_truncates_its_memory_harms_only_itself() {
     // The device can't read the command, and has a fatal error.
     guest.write(Register::AqProdDb, 2);
     drop(guest);
-    let mut guest = machine.connect();
-    power_on(&mut guest);
+    let mut guest = machine.guest();
     reset(&mut guest);
 }
 
@@ -670,7 +618,7 @@ fn silent_vmms_do_not_block_others() {
         message: patience(),
     };
     let machine = Machine::start_with(None, limits);
-    let socket = machine.folder.path().join("socket");
+    let socket = machine.socket();
     // Some negotiate the version, others send nothing.
     let negotiated: Vec<_> = (0..4).map(|_| Client::connect(&socket)).collect();
     let connect = |_| UnixStream::connect(&socket).unwrap();
@@ -684,9 +632,8 @@ fn silent_vmms_do_not_block_others() {
 #[test]
 fn a_new_vmm_replaces_the_longest_waiting_one() {
     let machine = Machine::start(None);
-    let mut first = machine.connect();
-    power_on(&mut first);
-    let socket = machine.folder.path().join("socket");
+    let mut first = machine.guest();
+    let socket = machine.socket();
     let waiting: Vec<_> = (0..5)
         .map(|_| {
             let mut client = Client::connect(&socket).unwrap();
@@ -703,9 +650,8 @@ fn a_new_vmm_replaces_the_longest_waiting_one() {
 #[test]
 fn disconnected_vmms_free_their_places() {
     let machine = Machine::start(None);
-    let mut first = machine.connect();
-    power_on(&mut first);
-    let socket = machine.folder.path().join("socket");
+    let mut first = machine.guest();
+    let socket = machine.socket();
     for _ in 0..12 {
         // The client requests the function, and disconnects before it gets it.
         let mut client = Client::connect(&socket).unwrap();
@@ -715,8 +661,7 @@ fn disconnected_vmms_free_their_places() {
     }
     assert!(first.status().ready);
     first.device.client.shutdown().unwrap();
-    let mut last = machine.connect();
-    power_on(&mut last);
+    let mut last = machine.guest();
     reset(&mut last);
 }
 
@@ -747,9 +692,7 @@ proptest! {
         memory in vec(any::<u8>(), 64..4096),
     ) {
         let machine = Machine::start(None);
-        let mut guest = machine.connect();
-        power_on(&mut guest);
-        start(&mut guest);
+        let mut guest = machine.started_guest();
         for page in 0..4 {
             guest.world.store(BASE + page * PAGE, &memory);
         }
@@ -759,8 +702,7 @@ proptest! {
         }
         drop(guest);
         // The next guest finds a device that works.
-        let mut guest = machine.connect();
-        power_on(&mut guest);
+        let mut guest = machine.guest();
         reset(&mut guest);
     }
 }
