@@ -40,6 +40,15 @@ fn requests_with_payload_do_no_harm() {
     attack::peers::send_payload_with_requests::<Tcp>();
 }
 
+/// A request of which the first change leaves one byte, and the second none.
+#[test]
+fn a_request_may_lose_all_its_bytes() {
+    let emulator = emulator();
+    let (truncate, remove) = ([0, 255], [0, 224]);
+    let attack = [&[0, 3][..], &truncate, &remove, &remove].concat();
+    attack::control::play(&attack, |request| emulator.reply(request));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 

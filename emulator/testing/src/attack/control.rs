@@ -67,6 +67,9 @@ fn request(input: &mut Input<'_>) -> Vec<u8> {
     }
     let mut bytes = REQUESTS[choice % REQUESTS.len()].as_bytes().to_vec();
     for _ in 0..input.byte() % 4 {
+        if bytes.is_empty() {
+            break;
+        }
         let at = usize::from(input.byte()) % bytes.len();
         match input.byte() {
             // Replaces the next number, if there is one.
