@@ -25,6 +25,9 @@ use rustix::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+/// Options for a device whose socket cannot be created.
+const NOWHERE: [&str; 2] = ["--device", "socket=/nowhere/socket"];
+
 fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_efa-emu"));
     command.env("RUST_BACKTRACE", "0").stdin(Stdio::null());
@@ -42,6 +45,13 @@ fn run(command: &mut Command) -> Output {
     finish(command.spawn().unwrap())
 }
 
+/// Runs a program that fails with an exit code. Returns its standard error.
+fn failure(code: i32, command: &mut Command) -> String {
+    let output = run(command);
+    assert_eq!(output.status.code(), Some(code), "{output:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
 /// The program with a limit on descriptors, which the shell sets.
 fn limited(limit: &str) -> Command {
     let mut command = Command::new("sh");
@@ -51,6 +61,16 @@ fn limited(limit: &str) -> Command {
         .env("RUST_BACKTRACE", "0")
         .stdin(Stdio::null());
     command
+}
+
+/// The setting of a device for a socket in a folder.
+fn socket_in(folder: &TempDir, name: &str) -> String {
+    format!("socket={}", folder.path().join(name).display())
+}
+
+/// The settings of a device whose number no default device has.
+fn seventh(folder: &TempDir) -> String {
+    format!("number=7,{}", socket_in(folder, "7"))
 }
 
 /// A running emulator with two devices.
@@ -65,15 +85,21 @@ impl Emulator {
     }
 
     fn start_in(folder: TempDir, options: &[&str]) -> Self {
-        let socket = |name| format!("socket={}", folder.path().join(name).display());
         let devices = [
             "--device".into(),
-            socket("0"),
+            socket_in(&folder, "0"),
             "--device".into(),
-            format!("profile=efa0,{}", socket("1")),
+            format!("profile=efa0,{}", socket_in(&folder, "1")),
         ];
         let options = options.iter().map(ToString::to_string);
         Self::start_with(folder, devices.into_iter().chain(options))
+    }
+
+    /// Starts an emulator with only the [`seventh`] device, which joins another emulator.
+    fn joining(folder: TempDir, address: &str) -> Self {
+        let device = seventh(&folder);
+        let options = ["--join", address, "--device", &device].map(ToOwned::to_owned);
+        Self::start_with(folder, options)
     }
 
     fn start_with(folder: TempDir, options: impl IntoIterator<Item = String>) -> Self {
@@ -122,6 +148,11 @@ impl Emulator {
         kill_process(Pid::from_child(self.child.as_ref().unwrap()), signal).unwrap();
     }
 
+    /// The path of a file about the process.
+    fn proc(&self, name: &str) -> String {
+        format!("/proc/{}/{name}", self.child.as_ref().unwrap().id())
+    }
+
     /// Waits for the end. Returns exit code and standard error.
     fn end(&mut self) -> (Option<i32>, String) {
         let output = finish(self.child.take().unwrap());
@@ -129,6 +160,12 @@ impl Emulator {
             output.status.code(),
             String::from_utf8(output.stderr).unwrap(),
         )
+    }
+
+    /// Ends the program, which must succeed.
+    fn terminate(&mut self) {
+        self.signal(Signal::TERM);
+        assert_eq!(self.end().0, Some(0));
     }
 }
 
@@ -177,6 +214,10 @@ impl Control {
         reply["ok"].take()
     }
 
+    fn state(&mut self, device: usize) -> Value {
+        self.ok(&json!({"command": "state", "device": device}))
+    }
+
     fn error(&mut self, request: &[u8]) -> String {
         self.send(request);
         self.send(b"\n");
@@ -186,6 +227,18 @@ impl Control {
             .unwrap_or_else(|| panic!("no error: {reply}"))
             .to_owned()
     }
+
+    /// Checks that the reply is an error with this part.
+    fn refuses(&mut self, request: impl AsRef<[u8]>, part: &str) {
+        let error = self.error(request.as_ref());
+        let request = String::from_utf8_lossy(request.as_ref());
+        assert!(error.contains(part), "{request}: {error}");
+    }
+}
+
+/// Returns fields of an object as an array.
+fn fields(object: &Value, names: &[&str]) -> Value {
+    names.iter().map(|name| object[name].clone()).collect()
 }
 
 /// A socket with a scope answers only requests within it.
@@ -199,7 +252,7 @@ fn control_sockets_have_scopes() {
     assert!(control.ok(&json!({"command": "hello"}))["commands"].is_array());
     let snapshot = control.ok(&json!({"command": "snapshot"}));
     assert_eq!(snapshot["devices"].as_array().unwrap().len(), 1);
-    control.ok(&json!({"command": "state", "device": 1}));
+    control.state(1);
     for request in [
         r#"{"command":"state","device":0}"#,
         r#"{"command":"state","device":1,"device":0}"#,
@@ -207,8 +260,7 @@ fn control_sockets_have_scopes() {
         r#"{"command":"peek","queue":{"rq":1},"length":1}"#,
         r#"{"command":"devices"}"#,
     ] {
-        let error = control.error(request.as_bytes());
-        assert!(error.contains("this control socket is"), "{error}");
+        control.refuses(request, "this control socket is");
     }
     // The other socket has no scope.
     emulator.control().ok(&json!({"command": "devices"}));
@@ -231,22 +283,13 @@ fn the_control_socket_answers() {
     assert!(reply["rule"].is_u64(), "{reply}");
     let set = json!({"command": "set", "device": 1, "set": {"ready": false}});
     assert_eq!(control.ok(&set), json!({}));
-    let state = control.ok(&json!({"command": "state", "device": 1}));
-    assert_eq!(
-        (&state["faults"], &state["ready"]),
-        (&json!(1), &json!(false))
-    );
+    let state = control.state(1);
+    assert_eq!(fields(&state, &["faults", "ready"]), json!([1, false]));
     let other = control.ok(&json!({"command": "state"}));
-    assert_eq!(
-        (&other["faults"], &other["ready"]),
-        (&json!(0), &json!(true))
-    );
+    assert_eq!(fields(&other, &["faults", "ready"]), json!([0, true]));
     control.ok(&json!({"command": "clear", "device": 1}));
-    let state = control.ok(&json!({"command": "state", "device": 1}));
-    assert_eq!(
-        (&state["faults"], &state["ready"]),
-        (&json!(0), &json!(true))
-    );
+    let state = control.state(1);
+    assert_eq!(fields(&state, &["faults", "ready"]), json!([0, true]));
     for group in [json!("FATAL_ERROR"), json!(1), json!(999)] {
         control.ok(&json!({"command": "event", "group": group, "syndrome": 1}));
     }
@@ -269,10 +312,9 @@ fn a_client_can_ask_for_versions() {
         control.ok(&json!({"command": "hello", "protocol": 1})),
         welcome
     );
-    let error = control.error(b"{\"command\":\"hello\",\"protocol\":2}");
-    assert!(
-        error.contains("version 2 is not supported: this program supports version 1"),
-        "{error}"
+    control.refuses(
+        r#"{"command":"hello","protocol":2}"#,
+        "version 2 is not supported: this program supports version 1",
     );
 }
 
@@ -284,11 +326,8 @@ fn a_device_dies() {
     let options = json!({"command": "die", "device": 1, "silent": true, "resets": 3, "how": "never_ends", "dma": true});
     control.ok(&options);
     for (device, fatal) in [(0, true), (1, false)] {
-        let state = control.ok(&json!({"command": "state", "device": device}));
-        assert_eq!(
-            (&state["dead"], &state["fatal_error"]),
-            (&json!(true), &json!(fatal))
-        );
+        let found = fields(&control.state(device), &["dead", "fatal_error"]);
+        assert_eq!(found, json!([true, fatal]));
     }
 }
 
@@ -300,11 +339,8 @@ fn an_event_is_kept_for_the_next_session() {
         &json!({"command": "event", "group": "WARNING", "after_reset": true, "after_commands": 2}),
     );
     let state = control.ok(&json!({"command": "state"}));
-    assert_eq!(
-        (&state["late"], &state["events"]),
-        (&json!(1), &json!(0)),
-        "{state}"
-    );
+    let late = fields(&state, &["late", "events"]);
+    assert_eq!(late, json!([1, 0]), "{state}");
 }
 
 #[test]
@@ -329,8 +365,7 @@ fn a_device_is_unplugged_and_plugged_in() {
         |control: &mut Control| control.ok(&json!({"command": "state"}))["plugged"].take();
     control.ok(&json!({"command": "unplug"}));
     assert_eq!(plugged(&mut control), json!(false));
-    let error = control.error(b"{\"command\":\"die\"}");
-    assert!(error.contains("plug it in first"), "{error}");
+    control.refuses(r#"{"command":"die"}"#, "plug it in first");
     control.ok(&json!({"command": "plug"}));
     assert_eq!(plugged(&mut control), json!(true));
 }
@@ -345,59 +380,51 @@ fn bad_requests_are_answered_by_an_error() {
         (b"\xff\xfe", ""),
         (b"[]", ""),
         (
-            b"{\"command\":\"stat\"}",
+            br#"{"command":"stat"}"#,
             "unknown variant `stat`, expected one of `hello`, `devices`, `state`",
         ),
-        (b"{\"command\":\"devices\",\"device\":0}", "unknown field"),
+        (br#"{"command":"devices","device":0}"#, "unknown field"),
         (
-            b"{\"command\":\"state\",\"device\":2}",
+            br#"{"command":"state","device":2}"#,
             "there is no device 2; the last one is 1",
         ),
-        (b"{\"command\":\"state\",\"device\":-1}", "invalid value"),
+        (br#"{"command":"state","device":-1}"#, "invalid value"),
         (
-            b"{\"command\":\"set\",\"set\":{\"max_eqq\":1}}",
+            br#"{"command":"set","set":{"max_eqq":1}}"#,
             "unknown field `max_eqq`",
         ),
         (
-            b"{\"command\":\"inject\",\"rule\":{\"when\":{},\"then\":{}}}",
+            br#"{"command":"inject","rule":{"when":{},"then":{}}}"#,
             "`when` needs",
         ),
         (
-            b"{\"command\":\"event\",\"group\":\"FATAL\"}",
+            br#"{"command":"event","group":"FATAL"}"#,
             "no event group \"FATAL\", only FATAL_ERROR",
         ),
         (
-            b"{\"command\":\"event\",\"group\":1,\"count\":1,\"after_reset\":true}",
+            br#"{"command":"event","group":1,"count":1,"after_reset":true}"#,
             "but not both",
         ),
+        (br#"{"command":"event","group":1,"count":0}"#, "nonzero"),
         (
-            b"{\"command\":\"event\",\"group\":1,\"count\":0}",
-            "nonzero",
-        ),
-        (
-            b"{\"command\":\"notify\",\"cq\":1,\"count\":2}",
+            br#"{"command":"notify","cq":1,"count":2}"#,
             "there is no completion queue 1",
         ),
         (
-            b"{\"command\":\"event\",\"group\":1,\"after_commands\":1}",
+            br#"{"command":"event","group":1,"after_commands":1}"#,
             "`after_commands` needs `after_reset`",
         ),
-        (b"{\"command\":\"die\",\"resets\":0}", "nonzero"),
+        (br#"{"command":"die","resets":0}"#, "nonzero"),
         (
-            b"{\"command\":\"die\",\"how\":\"loudly\"}",
+            br#"{"command":"die","how":"loudly"}"#,
             "`loudly`, expected `never_starts` or `never_ends`",
         ),
         (
-            b"{\"command\":\"event\",\"group\":65536}",
+            br#"{"command":"event","group":65536}"#,
             "no event group 65536",
         ),
     ] {
-        let error = control.error(request);
-        assert!(
-            error.contains(part),
-            "{}: {error}",
-            String::from_utf8_lossy(request)
-        );
+        control.refuses(request, part);
     }
     let endless = vec![b'{'; 1 << 20];
     assert_eq!(control.error(&endless), "a request is at most 65536 bytes");
@@ -410,24 +437,18 @@ fn requests_sent_at_once_are_answered_in_order() {
     let mut control = emulator.control();
     let mut requests = Vec::new();
     for device in 0..100 {
-        writeln!(
-            requests,
-            "{}",
-            json!({"command": "state", "device": device})
-        )
-        .unwrap();
+        let request = json!({"command": "state", "device": device});
+        writeln!(requests, "{request}").unwrap();
     }
     control.send(&requests);
     for device in 0..100 {
         let reply = control.reply();
         match device {
             0 | 1 => assert!(reply.get("ok").is_some()),
-            _ => assert!(
-                reply["error"]
-                    .as_str()
-                    .unwrap()
-                    .contains(&format!("no device {device};"))
-            ),
+            _ => {
+                let error = reply["error"].as_str().unwrap();
+                assert!(error.contains(&format!("no device {device};")));
+            }
         }
     }
 }
@@ -442,7 +463,7 @@ fn many_connections_are_served_at_once() {
             scope.spawn(|| {
                 let mut control = emulator.control();
                 for _ in 0..50 {
-                    control.ok(&json!({"command": "state", "device": 1}));
+                    control.state(1);
                 }
             });
         }
@@ -490,11 +511,9 @@ fn signals_end_the_program_and_remove_its_sockets() {
 #[test]
 fn the_limit_on_descriptors_is_raised_to_the_hard_limit() {
     let folder = tempfile::tempdir().unwrap();
-    let socket = format!("socket={}", folder.path().join("0").display());
-    let options = ["--device".to_owned(), socket];
+    let options = ["--device".to_owned(), socket_in(&folder, "0")];
     let emulator = Emulator::start_by(limited("-S -n 128"), folder, options);
-    let limits = format!("/proc/{}/limits", emulator.child.as_ref().unwrap().id());
-    let limits = fs::read_to_string(limits).unwrap();
+    let limits = fs::read_to_string(emulator.proc("limits")).unwrap();
     let files = limits
         .lines()
         .find(|line| line.starts_with("Max open files"));
@@ -506,11 +525,7 @@ fn the_limit_on_descriptors_is_raised_to_the_hard_limit() {
 #[test]
 fn threads_wake_up_when_packets_are_due() {
     let emulator = Emulator::start(&[]);
-    let slack = format!(
-        "/proc/{}/timerslack_ns",
-        emulator.child.as_ref().unwrap().id()
-    );
-    match fs::read_to_string(slack) {
+    match fs::read_to_string(emulator.proc("timerslack_ns")) {
         Ok(slack) => assert_eq!(slack, "1\n"),
         // Only a privileged user may read it.
         Err(error) => println!("skipped: {error}"),
@@ -519,8 +534,8 @@ fn threads_wake_up_when_packets_are_due() {
 
 #[test]
 fn devices_that_may_take_too_many_descriptors_are_refused() {
-    let output = run(limited("-n 512").args(["--instance", "p5.48xlarge,socket=/nowhere/efa"]));
-    let why = failure(&output);
+    let instance = ["--instance", "p5.48xlarge,socket=/nowhere/efa"];
+    let why = failure(1, limited("-n 512").args(instance));
     assert!(why.contains("32 devices may take"), "{why}");
     assert!(why.contains("may have 512: raise the hard limit"), "{why}");
 }
@@ -539,25 +554,17 @@ fn stale_sockets_are_replaced() {
 #[test]
 fn a_socket_in_use_is_left_alone() {
     let emulator = Emulator::start(&[]);
-    let new = emulator.socket("new");
-    let output = run(program()
-        .args(["--device", &format!("socket={}", new.display())])
-        .args(["--fabric", "ideal", "--control"])
-        .arg(emulator.socket("control")));
     let path = emulator.socket("control");
+    let new = socket_in(&emulator.folder, "new");
+    let options = ["--device", &new, "--fabric", "ideal", "--control"];
     let why = format!(
         "cannot listen at {}: another program listens there already; name another path\n",
         path.display()
     );
-    assert_eq!(failure(&output), format!("efa-emu: {why}"));
-    assert!(!new.exists());
+    let error = failure(1, program().args(options).arg(path));
+    assert_eq!(error, format!("efa-emu: {why}"));
+    assert!(!emulator.socket("new").exists());
     emulator.control().ok(&json!({"command": "devices"}));
-}
-
-/// The standard error of a run that failed.
-fn failure(output: &Output) -> String {
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
-    String::from_utf8(output.stderr.clone()).unwrap()
 }
 
 #[test]
@@ -573,26 +580,17 @@ fn a_scenario_is_applied_first() {
     )
     .unwrap();
     let emulator = Emulator::start(&["--scenario", path.to_str().unwrap()]);
-    let state = emulator
-        .control()
-        .ok(&json!({"command": "state", "device": 1}));
-    assert_eq!(state["ready"], json!(false));
+    assert_eq!(emulator.control().state(1)["ready"], json!(false));
 }
 
 #[test]
 fn a_bad_scenario_is_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let socket = folder.path().join("socket");
+    let socket = socket_in(&folder, "socket");
     let path = folder.path().join("scenario");
     let run = || {
-        let output = run(program()
-            .args([
-                "--device",
-                &format!("socket={}", socket.display()),
-                "--scenario",
-            ])
-            .arg(&path));
-        failure(&output)
+        let options = ["--device", &socket, "--scenario"];
+        failure(1, program().args(options).arg(&path))
     };
     assert!(run().contains("cannot read the scenario"));
     fs::write(&path, "\n{\"command\":\"state\",\"device\":7}\n").unwrap();
@@ -601,7 +599,7 @@ fn a_bad_scenario_is_refused() {
         error.contains("scenario:2: there is no device 7"),
         "{error}"
     );
-    assert!(!socket.exists());
+    assert!(!folder.path().join("socket").exists());
 }
 
 #[test]
@@ -619,8 +617,7 @@ fn ctl_prints_replies() {
     let output = ctl(&["{}"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(output.stdout.starts_with(b"{\"error\":"));
-    let output = run(program().args(["ctl", "/nowhere", "{}"]));
-    let error = failure(&output);
+    let error = failure(1, program().args(["ctl", "/nowhere", "{}"]));
     assert!(
         error.contains("cannot use the control socket /nowhere (No such file")
             && error.contains("--control"),
@@ -663,16 +660,14 @@ fn an_instance_has_its_devices() {
     for index in 0..4 {
         UnixStream::connect(emulator.socket(&format!("efa{index}"))).unwrap();
     }
-    emulator.signal(Signal::TERM);
-    assert_eq!(emulator.end().0, Some(0));
+    emulator.terminate();
     assert_eq!(fs::read_dir(emulator.folder.path()).unwrap().count(), 0);
 }
 
 #[test]
 fn an_unknown_instance_is_refused() {
-    let output = run(program().args(["--instance", "p9.metal,socket=/nowhere/efa"]));
-    let error = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(2), "{error}");
+    let instance = ["--instance", "p9.metal,socket=/nowhere/efa"];
+    let error = failure(2, program().args(instance));
     let known = "no such instance: `p9.metal`, expected one of c5n.18xlarge, ";
     assert!(error.contains(known), "{error}");
 }
@@ -689,9 +684,7 @@ fn a_malformed_message_ends_its_connection_only() {
     message.push(b'x');
     guest.write_all(&message).unwrap();
     guest.read_to_end(&mut Vec::new()).unwrap();
-    emulator
-        .control()
-        .ok(&json!({"command": "state", "device": 0}));
+    emulator.control().state(0);
 }
 
 /// Waits until a file has so many lines, and returns its text.
@@ -750,13 +743,12 @@ fn an_unread_trace_does_not_block_devices() {
     const EVENTS: usize = 20_000;
 
     let folder = tempfile::tempdir().unwrap();
-    let socket = folder.path().join("efa");
     let pipe = folder.path().join("pipe");
     mkfifoat(CWD, &pipe, 0o600.into()).unwrap();
     let options = vec![
         "--instance".into(),
         // With so many devices, the buffer's share of each is small.
-        format!("p5.48xlarge,socket={}", socket.display()),
+        format!("p5.48xlarge,{}", socket_in(&folder, "efa")),
         "--trace".into(),
         pipe.to_str().unwrap().into(),
     ];
@@ -771,8 +763,7 @@ fn an_unread_trace_does_not_block_devices() {
         lines += line;
         lost += missing;
     }
-    emulator.signal(Signal::TERM);
-    assert_eq!(emulator.end().0, Some(0));
+    emulator.terminate();
     assert_eq!(reader.iter().next(), None);
     assert_eq!(lines + lost, EVENTS);
     assert!(
@@ -788,8 +779,7 @@ fn the_end_does_not_wait_for_readers_of_the_trace() {
     mkfifoat(CWD, &pipe, 0o600.into()).unwrap();
     let mut emulator = Emulator::start(&["--trace", pipe.to_str().unwrap()]);
     post_events(&mut emulator.control(), 10_000);
-    emulator.signal(Signal::TERM);
-    assert_eq!(emulator.end().0, Some(0));
+    emulator.terminate();
 }
 
 #[test]
@@ -798,8 +788,7 @@ fn the_trace_is_whole_at_the_end() {
     let path = folder.path().join("trace");
     let mut emulator = Emulator::start(&["--trace", path.to_str().unwrap()]);
     post_events(&mut emulator.control(), 20_000);
-    emulator.signal(Signal::TERM);
-    assert_eq!(emulator.end().0, Some(0));
+    emulator.terminate();
     assert_eq!(counted(&fs::read_to_string(&path).unwrap()), (20_000, 0));
 }
 
@@ -816,13 +805,11 @@ fn the_trace_has_a_filter() {
     ] {
         let mut emulator = Emulator::start(&["--trace", trace, "--trace-filter", filter]);
         post_events(&mut emulator.control(), 1);
-        emulator.signal(Signal::TERM);
-        assert_eq!(emulator.end().0, Some(0));
+        emulator.terminate();
         let text = fs::read_to_string(&path).unwrap();
         assert_eq!(counted(&text), (expected, 0), "{filter}: {text}");
     }
 
-    let device = ["--device", "socket=/nowhere/socket"];
     for (options, part) in [
         (
             &["--trace", trace, "--trace-filter", "x"][..],
@@ -830,8 +817,7 @@ fn the_trace_has_a_filter() {
         ),
         (&["--trace-filter", "all"], "--trace <FILE>"),
     ] {
-        let output = run(program().args(device).args(options));
-        let error = String::from_utf8(output.stderr).unwrap();
+        let error = failure(2, program().args(NOWHERE).args(options));
         assert!(error.contains(part), "{error}");
     }
 }
@@ -850,13 +836,9 @@ fn the_trace_is_written_to_a_file() {
     assert_eq!(words[1], "1", "{text}");
     assert!(text.ends_with('\n'), "{text}");
 
-    let output = run(program().args([
-        "--device",
-        "socket=/nowhere/socket",
-        "--trace",
-        "/nowhere/trace",
-    ]));
-    assert!(failure(&output).contains("cannot write the trace /nowhere/trace"));
+    let trace = ["--trace", "/nowhere/trace"];
+    let error = failure(1, program().args(NOWHERE).args(trace));
+    assert!(error.contains("cannot write the trace /nowhere/trace"));
 }
 
 #[test]
@@ -893,8 +875,7 @@ fn errors_name_queues_that_do_not_exist() {
             "there is no event queue 4",
         ),
     ] {
-        let error = control.error(request.to_string().as_bytes());
-        assert!(error.contains(expected), "{request}: {error}");
+        control.refuses(request.to_string(), expected);
     }
 }
 
@@ -915,11 +896,7 @@ fn clients_can_request_the_trace() {
     let line = recent["lines"][0].as_str().unwrap();
     assert!(line.starts_with("aenq WARNING"), "{recent}");
     assert_eq!(control.ok(&trace(1)), nothing);
-    assert!(
-        control
-            .error(trace(2).to_string().as_bytes())
-            .contains("no device 2")
-    );
+    control.refuses(trace(2).to_string(), "no device 2");
 
     // The newest lines are kept.
     post_events(&mut control, 16384 + 10);
@@ -943,14 +920,12 @@ fn clients_can_read_and_change_the_network() {
         (json!({ "loss": 1.5 }), "loss must be between 0 and 1"),
         (json!({ "lost": 1 }), "unknown field `lost`"),
     ] {
-        let request = json!({ "command": "fabric", "set": set }).to_string();
-        let error = control.error(request.as_bytes());
-        assert!(error.contains(part), "{error}");
+        let request = json!({ "command": "fabric", "set": set });
+        control.refuses(request.to_string(), part);
     }
-    let output = run(program().args(["--device", "socket=a", "--fabric", "paths=0"]));
-    let error = String::from_utf8(output.stderr).unwrap();
+    let options = ["--device", "socket=a", "--fabric", "paths=0"];
+    let error = failure(2, program().args(options));
     assert!(error.contains("paths is 0"), "{error}");
-    assert_eq!(output.status.code(), Some(2));
 }
 
 #[test]
@@ -962,10 +937,9 @@ fn the_program_is_sandboxed_by_default() {
         let emulator = Emulator::start(options);
         // The emulator answers only after it has entered the sandbox.
         emulator.control().ok(&json!({ "command": "devices" }));
-        let id = emulator.child.as_ref().unwrap().id();
         // These are the main thread, which stays, and the threads that it has started. One of those may end meanwhile.
         let mut confined = 0;
-        for task in fs::read_dir(format!("/proc/{id}/task")).unwrap() {
+        for task in fs::read_dir(emulator.proc("task")).unwrap() {
             let Ok(status) = fs::read_to_string(task.unwrap().path().join("status")) else {
                 continue;
             };
@@ -984,27 +958,16 @@ fn an_emulator_is_joined_by_name() {
     let address = free_address().to_string();
     let port = address.rsplit_once(':').unwrap().1;
     let folder = tempfile::tempdir().unwrap();
-    let control = folder.path().join("control");
-    let mut command = program();
-    command.args(["--join", &format!("localhost:{port}"), "--device"]);
-    command.arg(format!(
-        "number=7,socket={}",
-        folder.path().join("7").display()
-    ));
-    let child = command.arg("--control").arg(&control).spawn().unwrap();
-    let mut joining = Emulator {
-        child: Some(child),
-        folder,
-    };
-    joining.wait_until_it_serves();
+    let joining = Emulator::joining(folder, &format!("localhost:{port}"));
     // The emulator joins when the other one starts to listen, and again after that has restarted.
     for _ in 0..2 {
         let first = Emulator::start(&["--listen", &address]);
         wait_for_devices(&first, 1);
     }
-    let socket = format!("socket={}", joining.folder.path().join("8").display());
-    let output = run(program().args(["--device", &socket, "--join", "localhost"]));
-    assert!(failure(&output).contains("cannot join localhost: "));
+    let socket = socket_in(&joining.folder, "8");
+    let options = ["--device", &socket, "--join", "localhost"];
+    let error = failure(1, program().args(options));
+    assert!(error.contains("cannot join localhost: "));
 }
 
 /// Waits until there are so many devices of other emulators.
@@ -1023,10 +986,9 @@ fn emulators_join_and_leave() {
     let address = free_address().to_string();
     let first = Emulator::start(&["--listen", &address]);
     let folder = tempfile::tempdir().unwrap();
-    let third = format!("number=7,socket={}", folder.path().join("3").display());
-    let device = ["--device", &third];
+    let third = seventh(&folder);
     // Its first two devices have the numbers of the first emulator's.
-    let mut second = Emulator::start(&["--join", &address, device[0], device[1], "-v"]);
+    let mut second = Emulator::start(&["--join", &address, "--device", &third, "-v"]);
     let log = second.child.as_mut().unwrap().stderr.take().unwrap();
     let refused = BufReader::new(log)
         .lines()
@@ -1037,18 +999,7 @@ fn emulators_join_and_leave() {
     second.signal(Signal::TERM);
     second.end();
 
-    let mut other = program();
-    let control = folder.path().join("control");
-    let child = other
-        .args(["--join", &address, device[0], device[1], "--control"])
-        .arg(&control)
-        .spawn()
-        .unwrap();
-    let mut other = Emulator {
-        child: Some(child),
-        folder,
-    };
-    other.wait_until_it_serves();
+    let mut other = Emulator::joining(folder, &address);
     wait_for_devices(&first, 1);
     wait_for_devices(&other, 2);
     other.signal(Signal::TERM);
@@ -1061,9 +1012,7 @@ fn connections_without_a_greeting_do_not_block_emulators() {
     let address = free_address().to_string();
     let first = Emulator::start(&["--listen", &address]);
     let folder = tempfile::tempdir().unwrap();
-    let socket = format!("number=7,socket={}", folder.path().join("7").display());
-    let options = ["--join", &address, "--device", &socket].map(ToOwned::to_owned);
-    let _joined = Emulator::start_with(folder, options);
+    let _joined = Emulator::joining(folder, &address);
     wait_for_devices(&first, 1);
     let mut silent = Vec::new();
     wait_for("greeting while other connections are silent", || {
@@ -1101,8 +1050,9 @@ fn a_file_in_place_of_a_socket_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("file");
     fs::write(&path, "precious").unwrap();
-    let output = run(program().args(["--device", &format!("socket={}", path.display())]));
-    assert!(failure(&output).contains("the path is not a socket"));
+    let options = ["--device", &socket_in(&folder, "file")];
+    let error = failure(1, program().args(options));
+    assert!(error.contains("the path is not a socket"));
     assert_eq!(fs::read(&path).unwrap(), b"precious");
     assert!(UnixListener::bind(&path).is_err());
 }

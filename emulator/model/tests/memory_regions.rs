@@ -8,7 +8,7 @@ use efa_hw::{
     admin::{
         Command, CtrlBuffInfo, Status,
         control::{CHUNK_ENTRIES, CHUNK_NEXT_OFFSET},
-        mr::{AllocMr, DeregMr, PageList, RegMr, RegMrFlags, RegMrResponse},
+        mr::{AllocMr, AllocMrResponse, DeregMr, PageList, RegMr, RegMrFlags, RegMrResponse},
         pd::AllocPd,
     },
     regs::ResetReason,
@@ -19,6 +19,12 @@ use efa_testing::{
     commands::reg_mr,
     mock::{Driver, World},
 };
+
+type Registered = Result<RegMrResponse, Status>;
+
+const MALFORMED: Registered = Err(Status::MalformedRequest);
+const ILLEGAL: Registered = Err(Status::IllegalParameter);
+const FULL: Registered = Err(Status::ResourceAllocationFailure);
 
 struct Set {
     driver: Driver,
@@ -40,13 +46,18 @@ impl Set {
         command
     }
 
-    fn register(&mut self, command: &RegMr) -> Result<RegMrResponse, Status> {
+    fn register(&mut self, command: &RegMr) -> Registered {
         let before = self.driver.device.state().resources;
         let result = self.driver.execute(command);
         if result.is_err() {
             assert_eq!(self.driver.device.state().resources, before);
         }
         result
+    }
+
+    fn allocate(&mut self, max_pages: u32) -> Result<AllocMrResponse, Status> {
+        let pd = self.pd;
+        self.driver.execute(&AllocMr { pd, max_pages })
     }
 
     fn pages(&self) -> usize {
@@ -125,9 +136,9 @@ fn pages_in_the_command() {
         assert!(set.register(&command).is_err());
     }
     let command = set.region(1, PageList::Inline([PAGE, PAGE, 0, 0]));
-    assert_eq!(set.register(&command), Err(Status::MalformedRequest));
+    assert_eq!(set.register(&command), MALFORMED);
     let command = set.region(5, PageList::Inline([PAGE; 4]));
-    assert_eq!(set.register(&command), Err(Status::MalformedRequest));
+    assert_eq!(set.register(&command), MALFORMED);
     assert_eq!(set.driver.device.state().protocol_errors, 0);
 }
 
@@ -144,12 +155,12 @@ fn pages_in_a_buffer() {
         for length in [0, buffer.length - 8, buffer.length - 1, buffer.length + 8] {
             let mut wrong = good;
             wrong.set_page_list(PageList::Direct(CtrlBuffInfo { length, ..buffer }));
-            assert_eq!(set.register(&wrong), Err(Status::MalformedRequest));
+            assert_eq!(set.register(&wrong), MALFORMED);
         }
         let mut wrong = good;
         wrong.control.ctrl_data = false;
         wrong.control.ctrl_data_indirect = true;
-        assert_eq!(set.register(&wrong), Err(Status::MalformedRequest));
+        assert_eq!(set.register(&wrong), MALFORMED);
     }
     assert_eq!(set.driver.device.state().protocol_errors, 0);
 }
@@ -158,40 +169,25 @@ fn pages_in_a_buffer() {
 fn pages_in_chunks() {
     let mut set = Set::new(Profile::Efa2);
     // Up to and beyond a buffer, a chunk, and two chunks.
-    let per_chunk = 512 * CHUNK_ENTRIES as u64;
-    for count in [
-        1,
-        512,
-        513,
-        per_chunk,
-        per_chunk + 1,
-        2 * per_chunk,
-        2 * per_chunk + 1,
-    ] {
+    let full = 512 * CHUNK_ENTRIES as u64;
+    for count in [1, 512, 513, full, full + 1, 2 * full, 2 * full + 1] {
         let chunks = write_chunks(&mut set.driver.world, &page_addresses(count));
-        assert_eq!(chunks.len() as u64, count.div_ceil(per_chunk));
-        let good = set.region(count, PageList::Indirect(chunks[0]));
+        assert_eq!(chunks.len() as u64, count.div_ceil(full));
+        let first = chunks[0];
+        let good = set.region(count, PageList::Indirect(first));
         let l_key = set.register(&good).unwrap().l_key;
         assert_eq!(set.pages(), count as usize);
         set.driver.execute(&DeregMr { l_key }).unwrap();
 
-        let length = chunks[0].length;
-        for length in [0, 11, 12, length - 8, length + 8, u32::MAX] {
+        for length in [0, 11, 12, first.length - 8, first.length + 8, u32::MAX] {
             let mut wrong = good;
-            wrong.set_page_list(PageList::Indirect(CtrlBuffInfo {
-                length,
-                ..chunks[0]
-            }));
-            assert_eq!(
-                set.register(&wrong),
-                Err(Status::MalformedRequest),
-                "{length}"
-            );
+            wrong.set_page_list(PageList::Indirect(CtrlBuffInfo { length, ..first }));
+            assert_eq!(set.register(&wrong), MALFORMED, "{length}");
         }
         if let [.., last, _] = chunks[..] {
             let next = last.address + CHUNK_NEXT_OFFSET as u64;
             set.driver.world.write(next, &[0xff; 4]);
-            assert_eq!(set.register(&good), Err(Status::MalformedRequest));
+            assert_eq!(set.register(&good), MALFORMED);
         }
     }
     assert_eq!(set.driver.device.state().protocol_errors, 0);
@@ -268,16 +264,15 @@ fn invalid_long_lists() {
     let mut pages = page_addresses(2 * PAGES_PER_CALL as u64);
     let list = write_list(&mut set.driver.world, &pages);
     let command = set.region(pages.len() as u64, PageList::Direct(list));
-    set.driver
-        .world
-        .unmap(list.address + u64::from(list.length) - PAGE);
+    let last = list.address + u64::from(list.length) - PAGE;
+    set.driver.world.unmap(last);
     assert_eq!(set.register(&command), Err(Status::UnknownError));
     assert_eq!(set.driver.device.state().protocol_errors, 1);
 
     pages[PAGES_PER_CALL - 1] += 1;
     let list = write_list(&mut set.driver.world, &pages);
     let command = set.region(pages.len() as u64, PageList::Direct(list));
-    assert_eq!(set.register(&command), Err(Status::IllegalParameter));
+    assert_eq!(set.register(&command), ILLEGAL);
 }
 
 /// A chain that refers to itself ends where the region does.
@@ -285,31 +280,19 @@ fn invalid_long_lists() {
 fn endless_chain() {
     let mut set = Set::new(Profile::Efa2);
     let count = 1 << 20;
-    let chunks = write_chunks(
-        &mut set.driver.world,
-        &page_addresses(512 * CHUNK_ENTRIES as u64),
-    );
-    let chunk = chunks[0];
-    let next = chunk.address + CHUNK_NEXT_OFFSET as u64;
-    set.driver.world.write(next, &chunk.encode());
+    let world = &mut set.driver.world;
+    let chunk = write_chunks(world, &page_addresses(512 * CHUNK_ENTRIES as u64))[0];
+    world.write(chunk.address + CHUNK_NEXT_OFFSET as u64, &chunk.encode());
     let command = set.region(count, PageList::Indirect(chunk));
     // The last chunk would have to be shorter.
-    assert_eq!(set.register(&command), Err(Status::MalformedRequest));
+    assert_eq!(set.register(&command), MALFORMED);
     set.driver.world.dma_bytes = 0;
     let mut command = set.region(u64::from(u32::MAX), PageList::Indirect(chunk));
-    assert_eq!(
-        set.register(&command),
-        Err(Status::ResourceAllocationFailure)
-    );
+    assert_eq!(set.register(&command), FULL);
     command.mr_length = u64::MAX - command.iova;
-    assert_eq!(
-        set.register(&command),
-        Err(Status::ResourceAllocationFailure)
-    );
-    assert!(
-        set.driver.world.dma_bytes < 10_000,
-        "the device has read the list"
-    );
+    assert_eq!(set.register(&command), FULL);
+    let bytes = set.driver.world.dma_bytes;
+    assert!(bytes < 10_000, "the device has read the list");
 }
 
 #[test]
@@ -323,11 +306,10 @@ fn list_that_is_not_mapped() {
     assert_eq!(set.register(&command), Err(Status::UnknownError));
     assert_eq!(set.driver.device.state().protocol_errors, 1);
 
-    let chunks = write_chunks(&mut set.driver.world, &page_addresses(1000));
-    set.driver
-        .world
-        .write(chunks[0].address + 8, &0xdead_0000_u64.to_le_bytes());
-    let command = set.region(1000, PageList::Indirect(chunks[0]));
+    let world = &mut set.driver.world;
+    let chunk = write_chunks(world, &page_addresses(1000))[0];
+    world.write(chunk.address + 8, &0xdead_0000_u64.to_le_bytes());
+    let command = set.region(1000, PageList::Indirect(chunk));
     assert_eq!(set.register(&command), Err(Status::UnknownError));
     assert_eq!(set.driver.device.state().protocol_errors, 2);
 }
@@ -347,10 +329,10 @@ fn page_sizes() {
     command.flags.phys_page_size_shift = 12;
     command.iova = PAGE - 1;
     command.mr_length = 2;
-    assert_eq!(set.register(&command), Err(Status::IllegalParameter));
+    assert_eq!(set.register(&command), ILLEGAL);
     command.set_page_list(PageList::Inline([PAGE, 3 * PAGE, 0, 0]));
     command.page_num = 3;
-    assert_eq!(set.register(&command), Err(Status::IllegalParameter));
+    assert_eq!(set.register(&command), ILLEGAL);
     command.page_num = 2;
     set.register(&command).unwrap();
 }
@@ -360,11 +342,7 @@ fn addresses_of_pages() {
     let mut set = Set::new(Profile::Efa2);
     for address in [0, 1, PAGE - 1, PAGE + 8, 1 << 48, u64::MAX - PAGE + 1] {
         let command = set.region(1, one_page(address));
-        assert_eq!(
-            set.register(&command),
-            Err(Status::IllegalParameter),
-            "{address:#x}"
-        );
+        assert_eq!(set.register(&command), ILLEGAL, "{address:#x}");
     }
     let command = set.region(1, one_page((1 << 48) - PAGE));
     set.register(&command).unwrap();
@@ -375,10 +353,10 @@ fn lengths() {
     let mut set = Set::new(Profile::Efa2);
     let mut command = set.region(1, one_page(PAGE));
     command.mr_length = 0;
-    assert_eq!(set.register(&command), Err(Status::IllegalParameter));
+    assert_eq!(set.register(&command), ILLEGAL);
     command.iova = u64::MAX;
     command.mr_length = 2;
-    assert_eq!(set.register(&command), Err(Status::IllegalParameter));
+    assert_eq!(set.register(&command), ILLEGAL);
     // A region may end at the last byte of the address space.
     command.mr_length = 1;
     set.register(&command).unwrap();
@@ -423,17 +401,17 @@ fn physical_memory() {
 
     let good = command;
     command.page_num = 2;
-    assert_eq!(set.register(&command), Err(Status::MalformedRequest));
+    assert_eq!(set.register(&command), MALFORMED);
     for pages in [[PAGE, PAGE, 0, 0], [PAGE, 0, 0, 1]] {
         command = good;
         command.set_page_list(PageList::Inline(pages));
-        assert_eq!(set.register(&command), Err(Status::MalformedRequest));
+        assert_eq!(set.register(&command), MALFORMED);
     }
     let buffer = write_list(&mut set.driver.world, &[PAGE]);
     for list in [PageList::Direct(buffer), PageList::Indirect(buffer)] {
         command = good;
         command.set_page_list(list);
-        assert_eq!(set.register(&command), Err(Status::MalformedRequest));
+        assert_eq!(set.register(&command), MALFORMED);
     }
     for (iova, length) in [
         (0, (1 << 48) + 1),
@@ -444,8 +422,7 @@ fn physical_memory() {
     ] {
         command = good;
         (command.iova, command.mr_length) = (iova, length);
-        let result = set.register(&command);
-        assert_eq!(result, Err(Status::IllegalParameter), "{iova:#x}");
+        assert_eq!(set.register(&command), ILLEGAL, "{iova:#x}");
     }
     assert_eq!(set.driver.device.state().protocol_errors, 0);
 }
@@ -464,14 +441,9 @@ fn devices_without_kernel_verbs() {
         let mut set = Set::new(profile);
         let mut physical = set.region(1, PageList::Inline([0; 4]));
         physical.flags.mem_addr_phy_mode_en = true;
-        let max_pages = 1;
-        let fast = AllocMr {
-            pd: set.pd,
-            max_pages,
-        };
         if supported {
             set.register(&physical).unwrap();
-            set.driver.execute(&fast).unwrap();
+            set.allocate(1).unwrap();
         }
         // Each feature is supported without the other.
         for (fast_mr, physical_mr) in [(false, false), (true, false), (false, true)] {
@@ -479,7 +451,7 @@ fn devices_without_kernel_verbs() {
                 let json = format!(r#"{{"fast_mr":{fast_mr},"physical_mr":{physical_mr}}}"#);
                 set.driver.device.set(serde_json::from_str(&json).unwrap());
             }
-            let result = set.driver.execute(&fast).map(|_| ());
+            let result = set.allocate(1).map(|_| ());
             assert_eq!(result, if fast_mr { Ok(()) } else { unsupported });
             let result = set.register(&physical).map(|_| ());
             assert_eq!(result, if physical_mr { Ok(()) } else { unsupported });
@@ -490,26 +462,17 @@ fn devices_without_kernel_verbs() {
 #[test]
 fn room_for_pages() {
     let mut set = Set::new(Profile::Efa2);
-    set.driver
-        .device
-        .set(serde_json::from_str(r#"{"max_mr_pages":4,"max_total_pages":6}"#).unwrap());
+    let limits = serde_json::from_str(r#"{"max_mr_pages":4,"max_total_pages":6}"#);
+    set.driver.device.set(limits.unwrap());
     let buffer = write_list(&mut set.driver.world, &page_addresses(5));
     let command = set.region(5, PageList::Direct(buffer));
-    assert_eq!(
-        set.register(&command),
-        Err(Status::ResourceAllocationFailure)
-    );
+    assert_eq!(set.register(&command), FULL);
     let four = set.region(4, PageList::Inline([PAGE; 4]));
     let l_key = set.register(&four).unwrap().l_key;
-    assert_eq!(set.register(&four), Err(Status::ResourceAllocationFailure));
-    set.driver
-        .execute(&AllocMr {
-            pd: set.pd,
-            max_pages: 2,
-        })
-        .unwrap();
+    assert_eq!(set.register(&four), FULL);
+    set.allocate(2).unwrap();
     let one = set.region(1, one_page(PAGE));
-    assert_eq!(set.register(&one), Err(Status::ResourceAllocationFailure));
+    assert_eq!(set.register(&one), FULL);
     set.driver.execute(&DeregMr { l_key }).unwrap();
     set.register(&four).unwrap();
 }
@@ -518,11 +481,7 @@ fn room_for_pages() {
 #[test]
 fn room_for_the_regions_of_efalnd() {
     let mut set = Set::new(Profile::Efa2);
-    let command = AllocMr {
-        pd: set.pd,
-        max_pages: 256,
-    };
     for _ in 0..512 + 8 * 4096 {
-        set.driver.execute(&command).unwrap();
+        set.allocate(256).unwrap();
     }
 }

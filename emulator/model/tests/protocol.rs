@@ -19,27 +19,34 @@ use efa_testing::mock::{self, DEPTH, Driver};
 
 const MS: Duration = Duration::from_millis(1);
 
+/// Changes attributes, given as JSON.
+fn set(driver: &mut Driver, overrides: &str) {
+    driver.device.set(serde_json::from_str(overrides).unwrap());
+}
+
+fn post_event(driver: &mut Driver, group: u16, syndrome: u16) {
+    let (world, now) = (&mut driver.world, driver.now);
+    driver.device.post_event(world, now, group, syndrome);
+}
+
+fn protocol_errors(driver: &Driver) -> u64 {
+    driver.device.state().protocol_errors
+}
+
 #[test]
 fn device_starts() {
     for profile in [Profile::Efa0, Profile::Efa1, Profile::Efa2, Profile::Efa3] {
         let mut driver = Driver::new(profile);
         let version = Version::from_raw(driver.read(Register::Version));
         assert_eq!(version.minor, if profile >= Profile::Efa2 { 2 } else { 1 });
-        assert_eq!(
-            Caps::from_raw(driver.read(Register::Caps)).dma_addr_width,
-            48
-        );
+        let caps = Caps::from_raw(driver.read(Register::Caps));
+        assert_eq!(caps.dma_addr_width, 48);
 
         let attributes: DeviceAttr = driver.feature().unwrap();
         assert_ne!(attributes.supported_features & FeatureId::HwHints.mask(), 0);
         let pd = driver.execute(&AllocPd {}).unwrap().pd;
         driver.execute(&DeallocPd { pd }).unwrap();
-        assert_eq!(
-            driver.device.state().protocol_errors,
-            0,
-            "{:#?}",
-            driver.world.trace
-        );
+        assert_eq!(protocol_errors(&driver), 0, "{:#?}", driver.world.trace);
         assert_eq!(driver.device.state().resets, ["NORMAL"]);
     }
 }
@@ -51,35 +58,30 @@ fn register_that_does_not_exist() {
     driver.write_at(0x0c, 1);
     driver.write_at(u64::MAX, 1);
     driver.write(Register::Version, 1);
-    assert_eq!(driver.device.state().protocol_errors, 4);
+    assert_eq!(protocol_errors(&driver), 4);
 }
 
 #[test]
 fn register_read_without_address() {
     let mut driver = Driver::powered_on(Config::default());
-    driver.write(
-        Register::MmioRegRead,
-        MmioRegRead {
-            req_id: 1,
-            reg_off: 0,
-        }
-        .into_raw(),
-    );
-    assert_eq!(driver.device.state().protocol_errors, 1);
+    let request = MmioRegRead {
+        req_id: 1,
+        reg_off: 0,
+    };
+    driver.write(Register::MmioRegRead, request.into_raw());
+    assert_eq!(protocol_errors(&driver), 1);
     // A reset clears the address.
     driver.set_response_address();
     assert!(driver.read_raw(0).is_some());
     driver.start_reset(ResetReason::Normal);
     assert!(driver.read_raw(0).is_none());
-    assert_eq!(driver.device.state().protocol_errors, 2);
+    assert_eq!(protocol_errors(&driver), 2);
 }
 
 #[test]
 fn reset_takes_time() {
     let mut driver = Driver::new(Profile::Efa2);
-    driver
-        .device
-        .set(serde_json::from_str(r#"{"reset_ms":300}"#).unwrap());
+    set(&mut driver, r#"{"reset_ms":300}"#);
     driver.start_reset(ResetReason::Shutdown);
     driver.set_response_address();
     assert!(!driver.status().reset_in_progress);
@@ -91,7 +93,7 @@ fn reset_takes_time() {
     let status = driver.status();
     assert!(!status.reset_in_progress && status.reset_finished && status.ready);
     assert_eq!(driver.device.state().resets, ["NORMAL", "SHUTDOWN"]);
-    assert_eq!(driver.device.state().protocol_errors, 0);
+    assert_eq!(protocol_errors(&driver), 0);
 }
 
 #[test]
@@ -99,9 +101,8 @@ fn reset_clears_all_state() {
     let mut driver = Driver::new(Profile::Efa2);
     driver.execute(&AllocPd {}).unwrap();
     driver.enable_keep_alive();
-    driver.device.inject(
-        serde_json::from_str(r#"{"when":{"opcode":"ALLOC_PD"},"then":{"delay_ms":50}}"#).unwrap(),
-    );
+    let rule = r#"{"when":{"opcode":"ALLOC_PD"},"then":{"delay_ms":50}}"#;
+    driver.device.inject(serde_json::from_str(rule).unwrap());
     driver.submit(&AllocPd {});
     assert_eq!(driver.device.state().admin.in_flight, 1);
 
@@ -109,15 +110,12 @@ fn reset_clears_all_state() {
     let state = driver.device.state();
     assert_eq!((state.resources.pd, state.admin.in_flight), (0, 0));
     assert_eq!(driver.run(Duration::from_secs(10)), None);
-    let now = driver.now;
-    driver
-        .device
-        .post_event(&mut driver.world, now, AenqGroup::Warning.into(), 0);
+    post_event(&mut driver, AenqGroup::Warning.into(), 0);
     assert!(driver.completion().is_none() && driver.event().is_none());
     driver.device.clear();
     driver.set_up();
     assert!(driver.execute(&AllocPd {}).is_ok());
-    assert_eq!(driver.device.state().protocol_errors, 0);
+    assert_eq!(protocol_errors(&driver), 0);
 }
 
 #[test]
@@ -129,7 +127,7 @@ fn function_reset_clears_all_state() {
     driver.reset(ResetReason::Normal);
     driver.set_up();
     assert!(driver.execute(&AllocPd {}).is_ok());
-    assert_eq!(driver.device.state().protocol_errors, 0);
+    assert_eq!(protocol_errors(&driver), 0);
 }
 
 #[test]
@@ -141,24 +139,21 @@ fn reset_out_of_order() {
         ..Default::default()
     };
     driver.write(Register::DevCtl, restart.into_raw());
-    assert_eq!(driver.device.state().protocol_errors, 2);
-    driver.write(
-        Register::DevCtl,
-        DevCtl {
-            dev_reset: true,
-            reset_reason: 15,
-            ..Default::default()
-        }
-        .into_raw(),
-    );
-    assert_eq!(driver.device.state().protocol_errors, 3);
+    assert_eq!(protocol_errors(&driver), 2);
+    let reset = DevCtl {
+        dev_reset: true,
+        reset_reason: 15,
+        ..Default::default()
+    };
+    driver.write(Register::DevCtl, reset.into_raw());
+    assert_eq!(protocol_errors(&driver), 3);
     assert_eq!(driver.device.state().resets, ["NORMAL", "15"]);
     // Until the reset ends, these writes are protocol errors.
     driver.write(Register::AqProdDb, 1);
-    assert_eq!(driver.device.state().protocol_errors, 4);
+    assert_eq!(protocol_errors(&driver), 4);
     driver.write(Register::IntrMask, 1);
     driver.write(Register::AqBaseLo, 0x1000);
-    assert_eq!(driver.device.state().protocol_errors, 6);
+    assert_eq!(protocol_errors(&driver), 6);
     assert!(driver.world.traced(&["AQ_BASE_LO during a reset"]));
 }
 
@@ -172,7 +167,7 @@ fn queues_wrap() {
         assert_eq!(driver.world.take_interrupts(), [0, 0], "round {round}");
         driver.world.trace.clear();
     }
-    assert_eq!(driver.device.state().protocol_errors, 0);
+    assert_eq!(protocol_errors(&driver), 0);
     assert_eq!(driver.device.state().admin.completed, 140_000);
 }
 
@@ -203,18 +198,14 @@ fn invalid_rings() {
     ];
     for (errors, (register, value)) in (1..).zip(bad) {
         driver.write(register, value);
-        assert_eq!(
-            driver.device.state().protocol_errors,
-            errors,
-            "{register} {value:#x}"
-        );
+        assert_eq!(protocol_errors(&driver), errors, "{register} {value:#x}");
     }
     driver.write(Register::AqBaseLo, 0x20);
     driver.write(Register::AqCaps, aq(32, 64));
-    assert_eq!(driver.device.state().protocol_errors, 12);
+    assert_eq!(protocol_errors(&driver), 12);
     // Without queues the doorbell has no effect.
     driver.write(Register::AqProdDb, 1);
-    assert_eq!(driver.device.state().protocol_errors, 13);
+    assert_eq!(protocol_errors(&driver), 13);
     assert_eq!(driver.device.state().admin.submitted, 0);
 }
 
@@ -226,26 +217,25 @@ fn wrong_phase() {
     driver.put(&entry);
     driver.ring();
     assert!(driver.completion().is_none());
-    assert_eq!(driver.device.state().protocol_errors, 1);
+    assert_eq!(protocol_errors(&driver), 1);
     assert!(driver.execute(&AllocPd {}).is_ok());
 }
 
 #[test]
 fn too_many_commands() {
     let mut driver = Driver::new(Profile::Efa2);
-    driver.device.inject(
-        serde_json::from_str(r#"{"when":{"opcode":"ANY"},"then":{"delay_ms":50}}"#).unwrap(),
-    );
+    let rule = r#"{"when":{"opcode":"ANY"},"then":{"delay_ms":50}}"#;
+    driver.device.inject(serde_json::from_str(rule).unwrap());
     for _ in 0..mock::DEPTH {
         driver.submit(&AllocPd {});
     }
-    assert_eq!(driver.device.state().protocol_errors, 0);
+    assert_eq!(protocol_errors(&driver), 0);
     assert_eq!(driver.device.state().admin.in_flight, 32);
     driver.submit(&AllocPd {});
-    assert_eq!(driver.device.state().protocol_errors, 1);
+    assert_eq!(protocol_errors(&driver), 1);
     assert_eq!(driver.device.state().admin.in_flight, 32);
     driver.write(Register::AqProdDb, 0xffff);
-    assert_eq!(driver.device.state().protocol_errors, 2);
+    assert_eq!(protocol_errors(&driver), 2);
     assert_eq!(driver.device.state().admin.max_in_flight, 32);
 }
 
@@ -255,19 +245,17 @@ fn queues_in_memory_that_is_not_mapped() {
     let (aq, acq) = (driver.aq, driver.acq.base);
     driver.world.unmap(acq);
     driver.submit(&AllocPd {});
-    assert_eq!(driver.device.state().protocol_errors, 1);
+    assert_eq!(protocol_errors(&driver), 1);
     driver.world.unmap(aq);
     driver.write(Register::AqProdDb, 2);
-    assert_eq!(driver.device.state().protocol_errors, 2);
+    assert_eq!(protocol_errors(&driver), 2);
 }
 
 #[test]
 fn delayed_commands_complete_in_order_of_their_time() {
     let mut driver = Driver::new(Profile::Efa2);
-    driver.device.inject(
-        serde_json::from_str(r#"{"when":{"opcode":"ALLOC_PD"},"then":{"delay_ms":50},"times":2}"#)
-            .unwrap(),
-    );
+    let rule = r#"{"when":{"opcode":"ALLOC_PD"},"then":{"delay_ms":50},"times":2}"#;
+    driver.device.inject(serde_json::from_str(rule).unwrap());
     let slow = [driver.submit(&AllocPd {}), driver.submit(&AllocPd {})];
     let fast = driver.submit(&AllocPd {});
     assert_eq!(driver.completion().unwrap().0, fast);
@@ -286,27 +274,22 @@ fn delayed_commands_complete_in_order_of_their_time() {
 #[test]
 fn round_trips() {
     let mut driver = Driver::new(Profile::Efa2);
-    driver.device.inject(
-        serde_json::from_str(r#"{"when":{"opcode":"ANY"},"then":{"delay_ms":50}}"#).unwrap(),
-    );
+    let rule = r#"{"when":{"opcode":"ANY"},"then":{"delay_ms":50}}"#;
+    driver.device.inject(serde_json::from_str(rule).unwrap());
     let before = driver.device.state().admin;
     for _ in 0..3 {
         driver.submit(&AllocPd {});
     }
     driver.run(50 * MS);
-    assert_eq!(driver.device.state().admin.submitted, before.submitted + 3);
-    assert_eq!(
-        driver.device.state().admin.round_trips,
-        before.round_trips + 1
-    );
+    let admin = driver.device.state().admin;
+    assert_eq!(admin.submitted, before.submitted + 3);
+    assert_eq!(admin.round_trips, before.round_trips + 1);
     for _ in 0..3 {
         driver.submit(&AllocPd {});
         driver.run(50 * MS);
     }
-    assert_eq!(
-        driver.device.state().admin.round_trips,
-        before.round_trips + 4
-    );
+    let admin = driver.device.state().admin;
+    assert_eq!(admin.round_trips, before.round_trips + 4);
 }
 
 #[test]
@@ -335,8 +318,7 @@ fn masked_interrupts_are_not_lost() {
     driver.mask(true);
     driver.execute(&AllocPd {}).unwrap();
     driver.execute(&AllocPd {}).unwrap();
-    let now = driver.now;
-    driver.device.post_event(&mut driver.world, now, 2, 0);
+    post_event(&mut driver, 2, 0);
     assert!(driver.world.take_interrupts().is_empty());
     driver.mask(false);
     assert_eq!(driver.world.take_interrupts(), [3, 5]);
@@ -396,13 +378,10 @@ fn checksums_of_commands() {
         entry.bytes_mut()[bit / 8] ^= 1 << (bit % 8);
         assert_eq!(driver.execute_entry(&entry).0, expected, "bit {bit}");
     }
-    let errors = driver.device.state().protocol_errors;
+    let errors = protocol_errors(&driver);
     assert_eq!(errors, 1024 - 17);
-    assert!(
-        driver
-            .world
-            .traced(&["protocol error: admin command", "has the wrong checksum"])
-    );
+    let parts = ["protocol error: admin command", "has the wrong checksum"];
+    assert!(driver.world.traced(&parts));
 
     let mut entry = driver.entry(&good);
     entry.bytes_mut()[4..6].fill(0);
@@ -411,7 +390,7 @@ fn checksums_of_commands() {
     assert_eq!((state.protocol_errors, state.resources.pd), (errors + 1, 0));
 
     assert!(driver.execute(&AllocPd {}).is_ok());
-    assert_eq!(driver.device.state().protocol_errors, errors + 1);
+    assert_eq!(protocol_errors(&driver), errors + 1);
 }
 
 /// A driver and a device that disagree on the format of commands: no queue, and no completion.
@@ -431,11 +410,8 @@ fn entries_of_another_protocol() {
         assert_eq!((state.protocol_errors, state.admin.submitted), (2, 0));
         let ring = format!("AQ_CAPS {:#x} with base", (size << 16) | u32::from(DEPTH));
         assert!(driver.world.traced(&["protocol error: ", &ring]));
-        assert!(
-            driver
-                .world
-                .traced(&["admin doorbell without admin queues"])
-        );
+        let doorbell = "admin doorbell without admin queues";
+        assert!(driver.world.traced(&[doorbell]));
 
         driver.reset(ResetReason::Normal);
         driver.set_up_for(right, 0, 0);
@@ -444,15 +420,14 @@ fn entries_of_another_protocol() {
 
     // The device expects the format of its version register.
     let mut driver = Driver::new(Profile::Efa3);
-    let overrides = serde_json::from_str(r#"{"version":3}"#).unwrap();
-    driver.device.set(overrides);
+    set(&mut driver, r#"{"version":3}"#);
     assert!(driver.execute(&AllocPd {}).is_ok());
     driver.reset(ResetReason::Normal);
     driver.set_up_for(Protocol::V2, 0, 0);
     assert!(driver.execute(&AllocPd {}).is_ok());
     driver.device.clear();
     assert!(driver.execute(&AllocPd {}).is_ok());
-    assert_eq!(driver.device.state().protocol_errors, 0);
+    assert_eq!(protocol_errors(&driver), 0);
 }
 
 /// Several rounds through the queue, in either format.
@@ -464,7 +439,7 @@ fn rounds_of_each_protocol() {
             let pd = driver.execute(&AllocPd {}).unwrap().pd;
             driver.execute(&DeallocPd { pd }).unwrap();
         }
-        assert_eq!(driver.device.state().protocol_errors, 0);
+        assert_eq!(protocol_errors(&driver), 0);
     }
 }
 
@@ -489,11 +464,9 @@ fn keep_alive() {
     assert_eq!(driver.run(100 * period), Some(driver.now + period));
     assert!(driver.event().is_some() && driver.event().is_none());
 
-    driver
-        .device
-        .set(serde_json::from_str(r#"{"keep_alive_ms":0}"#).unwrap());
+    set(&mut driver, r#"{"keep_alive_ms":0}"#);
     assert_eq!(driver.run(period), None);
-    assert_eq!(driver.device.state().protocol_errors, 0);
+    assert_eq!(protocol_errors(&driver), 0);
 }
 
 #[test]
@@ -509,19 +482,16 @@ fn events_wait_for_room() {
     driver.acknowledge_events();
     driver.run(Duration::from_secs(1));
     assert!(driver.event().is_some());
-    assert_eq!(driver.device.state().protocol_errors, 0);
+    assert_eq!(protocol_errors(&driver), 0);
     // No more events can be consumed than were posted.
     driver.write(Register::AenqConsDb, 1000);
-    assert_eq!(driver.device.state().protocol_errors, 1);
+    assert_eq!(protocol_errors(&driver), 1);
 }
 
 #[test]
 fn fatal_error() {
     let mut driver = Driver::new(Profile::Efa2);
-    let now = driver.now;
-    driver
-        .device
-        .post_event(&mut driver.world, now, AenqGroup::FatalError.into(), 7);
+    post_event(&mut driver, AenqGroup::FatalError.into(), 7);
     let event = driver.event().unwrap();
     assert_eq!((event.group, event.syndrome), (1, 7));
     assert!(driver.status().fatal_error && driver.device.state().fatal_error);
@@ -532,10 +502,9 @@ fn fatal_error() {
 #[test]
 fn event_without_queue() {
     let mut driver = Driver::powered_on(Config::default());
-    let now = driver.now;
-    driver.device.post_event(&mut driver.world, now, 99, 0);
+    post_event(&mut driver, 99, 0);
     assert!(driver.world.traced(&["aenq group 99", "no room"]));
-    assert_eq!(driver.device.state().protocol_errors, 0);
+    assert_eq!(protocol_errors(&driver), 0);
 }
 
 #[test]

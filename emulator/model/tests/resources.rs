@@ -8,17 +8,15 @@ use efa_hw::{
     admin::{
         Command, Status,
         ah::{CreateAh, DestroyAh},
-        cq::{CqCaps1, CqCaps2, CreateCq, CreateCqResponse, DestroyCq},
-        eq::{CreateEq, CreateEqCaps, DestroyEq},
+        cq::{CreateCq, DestroyCq},
+        eq::{CreateEq, DestroyEq},
         mr::{AllocMr, DeregMr},
         pd::{AllocPd, DeallocPd},
         qp::{
-            CreateQp, CreateQpFlags, CreateQpResponse, DestroyQp, ModifyQp, ModifyQpMask, QpState,
-            QpType, QueryQp,
+            CreateQp, CreateQpResponse, DestroyQp, ModifyQp, ModifyQpMask, QpState, QpType, QueryQp,
         },
         uar::{AllocUar, DeallocUar},
     },
-    features::EqEvents,
     regs::{EqDb, Register},
 };
 use efa_model::{Config, Device, Profile, ResourceCounts};
@@ -50,10 +48,13 @@ impl Set {
             ring,
         };
         if profile != Profile::Efa0 {
-            let command = set.create_eq();
-            set.eqn = set.driver.execute(&command).unwrap().eqn;
+            set.eqn = set.execute(&set.create_eq()).eqn;
         }
         set
+    }
+
+    fn execute<C: Command>(&mut self, command: &C) -> C::Response {
+        self.driver.execute(command).unwrap()
     }
 
     fn create_eq(&self) -> CreateEq {
@@ -64,9 +65,15 @@ impl Set {
         commands::create_cq(self.uar, self.ring)
     }
 
+    fn create_cq_with_events(&self, eqn: u16) -> CreateCq {
+        let mut command = self.create_cq();
+        command.caps_1.interrupt_mode_enabled = true;
+        command.eqn = eqn;
+        command
+    }
+
     fn cq(&mut self) -> u16 {
-        let command = self.create_cq();
-        self.driver.execute(&command).unwrap().cq_idx
+        self.execute(&self.create_cq()).cq_idx
     }
 
     fn create_qp(&self, qp_type: QpType, cq: u16) -> CreateQp {
@@ -78,8 +85,7 @@ impl Set {
 
     fn qp(&mut self, qp_type: QpType) -> u32 {
         let cq = self.cq();
-        let command = self.create_qp(qp_type, cq);
-        self.driver.execute(&command).unwrap().qp_handle
+        self.execute(&self.create_qp(qp_type, cq)).qp_handle
     }
 
     fn counts(&self) -> ResourceCounts {
@@ -91,6 +97,14 @@ impl Set {
         let before = self.counts();
         assert_eq!(self.driver.execute(command).err(), Some(status));
         assert_eq!(self.counts(), before);
+    }
+
+    /// Asserts that a command succeeds so many times, and that there is no room for more.
+    fn fills(&mut self, command: &impl Command, times: usize) {
+        for _ in 0..times {
+            self.execute(command);
+        }
+        self.fails(command, Status::ResourceAllocationFailure);
     }
 
     /// Asserts that a command fails once it is changed, and changes nothing.
@@ -106,6 +120,24 @@ impl Set {
     }
 }
 
+fn create_ah(pd: u16, peer: u8) -> CreateAh {
+    CreateAh {
+        dest_addr: [peer; 16],
+        pd,
+    }
+}
+
+fn modify_nothing(qp_handle: u32) -> ModifyQp {
+    ModifyQp {
+        qp_handle,
+        ..ModifyQp::default()
+    }
+}
+
+fn alloc_mr(pd: u16, max_pages: u32) -> AllocMr {
+    AllocMr { pd, max_pages }
+}
+
 #[test]
 fn limits() {
     let mut set = Set::new(Profile::Efa2);
@@ -113,56 +145,36 @@ fn limits() {
         r#"{"max_pd":3,"max_uar":2,"max_eq":2,"max_ah":2,"max_cq":2,"max_qp":2,"max_mr":2,
             "max_mr_pages":100,"max_total_pages":150}"#,
     );
-    let full = Status::ResourceAllocationFailure;
-    set.driver.execute(&AllocPd {}).unwrap();
-    set.driver.execute(&AllocPd {}).unwrap();
-    set.fails(&AllocPd {}, full);
-    set.driver.execute(&AllocUar {}).unwrap();
-    set.fails(&AllocUar {}, full);
-    let command = set.create_eq();
-    set.driver.execute(&command).unwrap();
-    set.fails(&command, full);
-    let command = set.create_cq();
-    let cq = set.driver.execute(&command).unwrap().cq_idx;
-    set.driver.execute(&command).unwrap();
-    set.fails(&command, full);
-    let command = set.create_qp(QpType::Srd, cq);
-    set.driver.execute(&command).unwrap();
-    set.driver.execute(&command).unwrap();
-    set.fails(&command, full);
-    let mut command = CreateAh {
-        dest_addr: [1; 16],
-        pd: set.pd,
-    };
-    set.driver.execute(&command).unwrap();
+    set.fills(&AllocPd {}, 2);
+    set.fills(&AllocUar {}, 1);
+    set.fills(&set.create_eq(), 1);
+    let cq = set.cq();
+    set.fills(&set.create_cq(), 1);
+    set.fills(&set.create_qp(QpType::Srd, cq), 2);
+    let mut command = create_ah(set.pd, 1);
+    set.execute(&command);
     command.dest_addr[0] = 2;
-    set.driver.execute(&command).unwrap();
+    set.execute(&command);
     command.dest_addr[0] = 3;
+    let full = Status::ResourceAllocationFailure;
     set.fails(&command, full);
-    let mut command = AllocMr {
-        pd: set.pd,
-        max_pages: 101,
-    };
-    set.fails(&command, full);
-    command.max_pages = 100;
-    let l_key = set.driver.execute(&command).unwrap().l_key;
-    set.fails(&command, full);
-    command.max_pages = 50;
-    set.driver.execute(&command).unwrap();
-    command.max_pages = 1;
-    set.fails(&command, full);
-    set.driver.execute(&DeregMr { l_key }).unwrap();
-    set.driver.execute(&command).unwrap();
-    set.fails(&command, full);
+    let pd = set.pd;
+    set.fails(&alloc_mr(pd, 101), full);
+    let l_key = set.execute(&alloc_mr(pd, 100)).l_key;
+    set.fails(&alloc_mr(pd, 100), full);
+    set.execute(&alloc_mr(pd, 50));
+    set.fails(&alloc_mr(pd, 1), full);
+    set.execute(&DeregMr { l_key });
+    set.fills(&alloc_mr(pd, 1), 1);
 
     // A lower limit also applies to existing objects.
     set.set(r#"{"max_pd":2}"#);
-    set.driver.execute(&DeallocPd { pd: 2 }).unwrap();
+    set.execute(&DeallocPd { pd: 2 });
     set.fails(&AllocPd {}, full);
 
     // Without the limits there is room again.
     set.driver.device.clear();
-    set.driver.execute(&AllocPd {}).unwrap();
+    set.execute(&AllocPd {});
 }
 
 #[test]
@@ -203,24 +215,13 @@ fn unknown_numbers() {
         set.fails(&DeallocUar { uar: number }, illegal);
         set.fails(&DestroyEq { eqn: number }, illegal);
         set.fails(&DestroyCq { cq_idx: number }, illegal);
-        set.fails(
-            &DestroyAh {
-                ah: number,
-                pd: set.pd,
-            },
-            illegal,
-        );
-        for number in [u32::from(number), u32::from(number) | (1 << 16), u32::MAX] {
-            set.fails(&DeregMr { l_key: number }, illegal);
-            set.fails(&DestroyQp { qp_handle: number }, illegal);
-            set.fails(&QueryQp { qp_handle: number }, illegal);
-            set.fails(
-                &ModifyQp {
-                    qp_handle: number,
-                    ..Default::default()
-                },
-                illegal,
-            );
+        let (ah, pd) = (number, set.pd);
+        set.fails(&DestroyAh { ah, pd }, illegal);
+        for qp_handle in [u32::from(number), u32::from(number) | (1 << 16), u32::MAX] {
+            set.fails(&DeregMr { l_key: qp_handle }, illegal);
+            set.fails(&DestroyQp { qp_handle }, illegal);
+            set.fails(&QueryQp { qp_handle }, illegal);
+            set.fails(&modify_nothing(qp_handle), illegal);
         }
         let good = set.create_qp(QpType::Srd, cq);
         set.refuses(good, |it| it.pd = number);
@@ -230,35 +231,13 @@ fn unknown_numbers() {
         set.refuses(good, |it| it.recv_cq_idx = cq_idx | (1 << 16));
         let good = set.create_cq();
         set.refuses(good, |it| it.uar = number);
-        set.fails(
-            &CreateCq {
-                caps_1: CqCaps1 {
-                    interrupt_mode_enabled: true,
-                    virt: false,
-                },
-                eqn: number,
-                ..good
-            },
-            illegal,
-        );
-        set.fails(
-            &CreateAh {
-                pd: number,
-                dest_addr: [1; 16],
-            },
-            illegal,
-        );
-        set.fails(
-            &AllocMr {
-                pd: number,
-                max_pages: 1,
-            },
-            illegal,
-        );
+        set.fails(&set.create_cq_with_events(number), illegal);
+        set.fails(&create_ah(number, 1), illegal);
+        set.fails(&alloc_mr(number, 1), illegal);
     }
     // Freed numbers are invalid, too.
-    let pd = set.driver.execute(&AllocPd {}).unwrap().pd;
-    set.driver.execute(&DeallocPd { pd }).unwrap();
+    let pd = set.execute(&AllocPd {}).pd;
+    set.execute(&DeallocPd { pd });
     set.fails(&DeallocPd { pd }, illegal);
 }
 
@@ -268,35 +247,27 @@ fn objects_in_use_are_busy() {
     let busy = Status::ResourceBusy;
     let (pd, uar, eqn) = (set.pd, set.uar, set.eqn);
 
-    let mut command = set.create_cq();
-    command.caps_1.interrupt_mode_enabled = true;
-    command.eqn = eqn;
-    let cq_idx = set.driver.execute(&command).unwrap().cq_idx;
+    let cq_idx = set.execute(&set.create_cq_with_events(eqn)).cq_idx;
     set.fails(&DestroyEq { eqn }, busy);
     set.fails(&DeallocUar { uar }, busy);
 
-    let command = set.create_qp(QpType::Srd, cq_idx);
-    let qp_handle = set.driver.execute(&command).unwrap().qp_handle;
+    let create_qp = set.create_qp(QpType::Srd, cq_idx);
+    let qp_handle = set.execute(&create_qp).qp_handle;
     set.fails(&DestroyCq { cq_idx }, busy);
     set.fails(&DeallocPd { pd }, busy);
-    set.driver.execute(&DestroyQp { qp_handle }).unwrap();
+    set.execute(&DestroyQp { qp_handle });
     set.fails(&DeallocUar { uar }, busy);
-    set.driver.execute(&DestroyCq { cq_idx }).unwrap();
-    set.driver.execute(&DestroyEq { eqn }).unwrap();
-    set.driver.execute(&DeallocUar { uar }).unwrap();
+    set.execute(&DestroyCq { cq_idx });
+    set.execute(&DestroyEq { eqn });
+    set.execute(&DeallocUar { uar });
 
-    let command = CreateAh {
-        pd,
-        dest_addr: [1; 16],
-    };
-    let ah = set.driver.execute(&command).unwrap().ah;
+    let ah = set.execute(&create_ah(pd, 1)).ah;
     set.fails(&DeallocPd { pd }, busy);
-    set.driver.execute(&DestroyAh { ah, pd }).unwrap();
-    let command = AllocMr { pd, max_pages: 1 };
-    let l_key = set.driver.execute(&command).unwrap().l_key;
+    set.execute(&DestroyAh { ah, pd });
+    let l_key = set.execute(&alloc_mr(pd, 1)).l_key;
     set.fails(&DeallocPd { pd }, busy);
-    set.driver.execute(&DeregMr { l_key }).unwrap();
-    set.driver.execute(&DeallocPd { pd }).unwrap();
+    set.execute(&DeregMr { l_key });
+    set.execute(&DeallocPd { pd });
     assert_eq!(set.counts(), ResourceCounts::default());
 }
 
@@ -314,13 +285,13 @@ fn request_ids_of_64_bits() {
     set.fails(&create_qp, Status::MalformedRequest);
 
     set.set(r#"{"sq_64_bit_req_id":true}"#);
-    let long = set.driver.execute(&create_cq).unwrap().cq_idx;
+    let long = set.execute(&create_cq).cq_idx;
     set.fails(&create_qp, Status::IllegalParameter);
     create_qp.send_cq_idx = long.into();
-    set.driver.execute(&create_qp).unwrap();
+    set.execute(&create_qp);
     // Other queue pairs can use it, too.
     let create_qp = set.create_qp(QpType::Srd, long);
-    set.driver.execute(&create_qp).unwrap();
+    set.execute(&create_qp);
 }
 
 #[test]
@@ -329,56 +300,48 @@ fn queue_pair_with_two_completion_queues() {
     let (send, recv) = (set.cq(), set.cq());
     let mut command = set.create_qp(QpType::Ud, send);
     command.recv_cq_idx = recv.into();
-    let qp_handle = set.driver.execute(&command).unwrap().qp_handle;
+    let qp_handle = set.execute(&command).qp_handle;
     for cq_idx in [send, recv] {
         set.fails(&DestroyCq { cq_idx }, Status::ResourceBusy);
     }
-    set.driver.execute(&DestroyQp { qp_handle }).unwrap();
+    set.execute(&DestroyQp { qp_handle });
     for cq_idx in [send, recv] {
-        set.driver.execute(&DestroyCq { cq_idx }).unwrap();
+        set.execute(&DestroyCq { cq_idx });
     }
 }
 
 #[test]
 fn address_handles_are_per_peer_and_domain() {
     let mut set = Set::new(Profile::Efa2);
-    let (pd, other_pd) = (set.pd, set.driver.execute(&AllocPd {}).unwrap().pd);
-    let peer = |pd, peer| CreateAh {
-        pd,
-        dest_addr: [peer; 16],
-    };
-    let ah = set.driver.execute(&peer(pd, 1)).unwrap().ah;
-    assert_eq!(set.driver.execute(&peer(pd, 1)).unwrap().ah, ah);
-    assert_ne!(set.driver.execute(&peer(pd, 2)).unwrap().ah, ah);
-    assert_ne!(set.driver.execute(&peer(other_pd, 1)).unwrap().ah, ah);
+    let (pd, other_pd) = (set.pd, set.execute(&AllocPd {}).pd);
+    let ah = set.execute(&create_ah(pd, 1)).ah;
+    assert_eq!(set.execute(&create_ah(pd, 1)).ah, ah);
+    assert_ne!(set.execute(&create_ah(pd, 2)).ah, ah);
+    assert_ne!(set.execute(&create_ah(other_pd, 1)).ah, ah);
     assert_eq!(set.counts().ah, 3);
 
     set.fails(&DestroyAh { ah, pd: other_pd }, Status::IllegalParameter);
-    set.driver.execute(&DestroyAh { ah, pd }).unwrap();
+    set.execute(&DestroyAh { ah, pd });
     assert_eq!(set.counts().ah, 3);
-    set.driver.execute(&DestroyAh { ah, pd }).unwrap();
+    set.execute(&DestroyAh { ah, pd });
     assert_eq!(set.counts().ah, 2);
     set.fails(&DestroyAh { ah, pd }, Status::IllegalParameter);
-    assert_ne!(set.driver.execute(&peer(pd, 1)).unwrap().ah, ah);
+    assert_ne!(set.execute(&create_ah(pd, 1)).ah, ah);
 
-    set.fails(&peer(pd, 0), Status::IllegalParameter);
+    set.fails(&create_ah(pd, 0), Status::IllegalParameter);
 }
 
 #[test]
 fn address_handles_that_are_not_shared() {
     let mut set = Set::new(Profile::Efa2);
     set.set(r#"{"shared_ah":false}"#);
-    let (pd, other_pd) = (set.pd, set.driver.execute(&AllocPd {}).unwrap().pd);
-    let peer = |pd| CreateAh {
-        pd,
-        dest_addr: [1; 16],
-    };
-    let ah = set.driver.execute(&peer(pd)).unwrap().ah;
-    set.fails(&peer(pd), Status::IllegalParameter);
-    set.driver.execute(&peer(other_pd)).unwrap();
+    let (pd, other_pd) = (set.pd, set.execute(&AllocPd {}).pd);
+    let ah = set.execute(&create_ah(pd, 1)).ah;
+    set.fails(&create_ah(pd, 1), Status::IllegalParameter);
+    set.execute(&create_ah(other_pd, 1));
 
-    set.driver.execute(&DestroyAh { ah, pd }).unwrap();
-    set.driver.execute(&peer(pd)).unwrap();
+    set.execute(&DestroyAh { ah, pd });
+    set.execute(&create_ah(pd, 1));
 }
 
 #[test]
@@ -389,33 +352,24 @@ fn event_queues() {
     set.refuses(good, |it| it.depth = 65);
     set.refuses(good, |it| it.depth = 2048);
     set.refuses(good, |it| it.msix_vector = 33);
-    let caps = CreateEqCaps {
-        entry_size_words: 8,
-    };
-    set.refuses(good, |it| it.caps = caps);
-    let events = EqEvents { completion: false };
-    set.refuses(good, |it| it.events = events);
+    set.refuses(good, |it| it.caps.entry_size_words = 8);
+    set.refuses(good, |it| it.events.completion = false);
     for base_address in [0, set.ring + 8, 1 << 48, u64::MAX - 15] {
         set.refuses(good, |it| it.base_address = base_address);
     }
 
-    let arm = EqDb {
-        eqn: set.eqn,
-        arm: true,
-    };
-    set.driver.write(Register::EqDb, arm.into_raw());
+    let arm = |eqn| EqDb { eqn, arm: true }.into_raw();
+    set.driver.write(Register::EqDb, arm(set.eqn));
     assert_eq!(set.driver.device.state().armed_eqs, 1);
     assert_eq!(set.driver.device.state().protocol_errors, 0);
-    set.driver
-        .write(Register::EqDb, EqDb { eqn: 9, arm: true }.into_raw());
+    set.driver.write(Register::EqDb, arm(9));
     assert_eq!(set.driver.device.state().protocol_errors, 1);
 }
 
 #[test]
 fn device_without_event_queues() {
     let mut set = Set::new(Profile::Efa0);
-    let command = set.create_eq();
-    set.fails(&command, Status::UnsupportedOpcode);
+    set.fails(&set.create_eq(), Status::UnsupportedOpcode);
     // Completion queues without events work.
     set.cq();
 }
@@ -424,18 +378,11 @@ fn device_without_event_queues() {
 fn completion_queues() {
     let mut set = Set::new(Profile::Efa2);
     let good = set.create_cq();
-    let caps_2 = |cq_entry_size_words, set_src_addr| CqCaps2 {
-        cq_entry_size_words,
-        set_src_addr,
-        ..CqCaps2::default()
-    };
-    for caps_2 in [
-        caps_2(0, false),
-        caps_2(5, false),
-        caps_2(16, false),
-        caps_2(4, true),
-    ] {
-        set.refuses(good, |it| it.caps_2 = caps_2);
+    for (words, set_src_addr) in [(0, false), (5, false), (16, false), (4, true)] {
+        set.refuses(good, |it| {
+            it.caps_2.cq_entry_size_words = words;
+            it.caps_2.set_src_addr = set_src_addr;
+        });
     }
     for sub_cq_depth in [0, 63, 32769] {
         set.refuses(good, |it| it.sub_cq_depth = sub_cq_depth);
@@ -447,35 +394,18 @@ fn completion_queues() {
         set.refuses(good, |it| it.base_address = base_address);
     }
     set.refuses(good, |it| it.l_key = 1);
-    let caps_1 = CqCaps1 {
-        interrupt_mode_enabled: false,
-        virt: true,
-    };
-    set.refuses(good, |it| it.caps_1 = caps_1);
+    set.refuses(good, |it| it.caps_1.virt = true);
 
     // Only a completion queue with events has a doorbell.
-    let response: CreateCqResponse = set.driver.execute(&good).unwrap();
+    let response = set.execute(&good);
     assert!(!response.flags.db_valid);
     assert_eq!(response.sub_cq_actual_depth, 64);
-    let caps_1 = CqCaps1 {
-        interrupt_mode_enabled: true,
-        virt: false,
-    };
-    let eqn = set.eqn;
-    let response = set
-        .driver
-        .execute(&CreateCq {
-            caps_1,
-            eqn,
-            ..good
-        })
-        .unwrap();
+    let response = set.execute(&set.create_cq_with_events(set.eqn));
     assert!(response.flags.db_valid);
-    let entry_of_16_bytes = CreateCq {
-        caps_2: caps_2(4, false),
-        ..good
-    };
-    set.driver.execute(&entry_of_16_bytes).unwrap();
+    let mut entries_of_16_bytes = good;
+    entries_of_16_bytes.caps_2.cq_entry_size_words = 4;
+    entries_of_16_bytes.caps_2.set_src_addr = false;
+    set.execute(&entries_of_16_bytes);
 }
 
 #[test]
@@ -487,14 +417,8 @@ fn queue_pairs() {
     for qp_type in [0, 3] {
         set.refuses(good, |it| it.qp_type = qp_type);
     }
-    let flags = |sq_virt, rq_virt| CreateQpFlags {
-        sq_virt,
-        rq_virt,
-        ..CreateQpFlags::default()
-    };
-    for flags in [flags(true, false), flags(false, true)] {
-        set.refuses(good, |it| it.flags = flags);
-    }
+    set.refuses(good, |it| it.flags.sq_virt = true);
+    set.refuses(good, |it| it.flags.rq_virt = true);
     set.refuses(good, |it| it.sq_base_addr = 4096);
     for (send_queue_depth, send_queue_ring_size) in [
         (0, 64),
@@ -533,24 +457,20 @@ fn queue_pairs() {
     }
 
     // A queue pair that only sends, and one with two buffers per receive work request.
-    for command in [
-        CreateQp {
-            recv_queue_depth: 0,
-            recv_queue_ring_size: 0,
-            rq_base_addr: 0,
-            ..good
-        },
-        CreateQp {
-            recv_queue_ring_size: 128 * 16,
-            ..good
-        },
-    ] {
-        set.driver.execute(&command).unwrap();
-    }
+    set.execute(&CreateQp {
+        recv_queue_depth: 0,
+        recv_queue_ring_size: 0,
+        rq_base_addr: 0,
+        ..good
+    });
+    set.execute(&CreateQp {
+        recv_queue_ring_size: 128 * 16,
+        ..good
+    });
     set.set(r#"{"max_llq_size":2048}"#);
     set.fails(&good, illegal);
     set.set(r#"{"max_llq_size":4096}"#);
-    set.driver.execute(&good).unwrap();
+    set.execute(&good);
     // With a minimum depth of send queues, as by default, all queue pairs can send.
     for send_queue_depth in [0, 16] {
         let small = CreateQp {
@@ -561,7 +481,7 @@ fn queue_pairs() {
         set.set(r#"{"min_sq_depth":32}"#);
         set.fails(&small, illegal);
         set.set(r#"{"min_sq_depth":0}"#);
-        set.driver.execute(&small).unwrap();
+        set.execute(&small);
     }
 }
 
@@ -575,20 +495,13 @@ fn capabilities_of_queue_pairs() {
         let mut set = Set::new(profile);
         let cq = set.cq();
         let good = set.create_qp(QpType::Srd, cq);
-        let command = CreateQp {
-            send_queue_ring_size: 64 * 128,
-            ..good
-        };
+        let mut command = good;
+        command.send_queue_ring_size = 64 * 128;
         assert_eq!(set.driver.execute(&command).is_ok(), wide, "{profile:?}");
-        let command = CreateQp {
-            flags: CreateQpFlags {
-                unsolicited_write_recv: true,
-                ..Default::default()
-            },
-            ..good
-        };
+        let mut command = good;
+        command.flags.unsolicited_write_recv = true;
         if unsolicited {
-            set.driver.execute(&command).unwrap();
+            set.execute(&command);
         } else {
             set.fails(&command, Status::UnsupportedOpcode);
         }
@@ -608,14 +521,15 @@ fn states() {
         (&[Init, Rtr, Rts, Sqd], &[Reset, Rts, Sqd, Err]),
         (&[Init, Err], &[Reset, Err]),
     ];
+    let illegal = Some(Status::IllegalParameter);
     for qp_type in [QpType::Ud, QpType::Srd] {
         let mut set = Set::new(Profile::Efa2);
         let qp_handle = set.qp(qp_type);
         for (path, valid) in table {
             for &target in QpState::ALL {
-                set.driver.execute(&to(qp_handle, Reset)).unwrap();
+                set.execute(&to(qp_handle, Reset));
                 for &state in path {
-                    set.driver.execute(&to(qp_handle, state)).unwrap();
+                    set.execute(&to(qp_handle, state));
                 }
                 let from = path.last().copied().unwrap_or(Reset);
                 let result = set.driver.execute(&to(qp_handle, target));
@@ -623,15 +537,11 @@ fn states() {
                     assert!(result.is_ok(), "{from} to {target}");
                     target
                 } else {
-                    assert_eq!(
-                        result.err(),
-                        Some(Status::IllegalParameter),
-                        "{from} to {target}"
-                    );
+                    assert_eq!(result.err(), illegal, "{from} to {target}");
                     from
                 };
                 assert_ne!(reached, Sqe);
-                let query = set.driver.execute(&QueryQp { qp_handle }).unwrap();
+                let query = set.execute(&QueryQp { qp_handle });
                 assert_eq!(query.qp_state, u32::from(reached));
             }
         }
@@ -643,8 +553,8 @@ fn modification_of_attributes() {
     let mut set = Set::new(Profile::Efa2);
     let illegal = Status::IllegalParameter;
     let qp_handle = set.qp(QpType::Srd);
-    set.driver.execute(&to(qp_handle, QpState::Init)).unwrap();
-    set.driver.execute(&to(qp_handle, QpState::Rtr)).unwrap();
+    set.execute(&to(qp_handle, QpState::Init));
+    set.execute(&to(qp_handle, QpState::Rtr));
     let mut command = to(qp_handle, QpState::Rts);
     command.modify_mask = ModifyQpMask {
         qp_state: true,
@@ -659,42 +569,25 @@ fn modification_of_attributes() {
     command.rnr_retry = 5;
 
     // A fault in one attribute leaves the others unchanged.
-    for wrong in [
-        ModifyQp {
-            cur_qp_state: QpState::Init.into(),
-            ..command
-        },
-        ModifyQp {
-            cur_qp_state: 99,
-            ..command
-        },
-        ModifyQp {
-            cur_qp_state: QpState::Rtr.into(),
-            qp_state: 7,
-            ..command
-        },
-        ModifyQp {
-            cur_qp_state: QpState::Rtr.into(),
-            rnr_retry: 8,
-            ..command
-        },
-        ModifyQp {
-            cur_qp_state: QpState::Rtr.into(),
-            sq_psn: 1 << 24,
-            ..command
-        },
-    ] {
-        set.fails(&wrong, illegal);
-        let query = set.driver.execute(&QueryQp { qp_handle }).unwrap();
+    command.cur_qp_state = QpState::Rtr.into();
+    let faults: [fn(&mut ModifyQp); 5] = [
+        |it| it.cur_qp_state = QpState::Init.into(),
+        |it| it.cur_qp_state = 99,
+        |it| it.qp_state = 7,
+        |it| it.rnr_retry = 8,
+        |it| it.sq_psn = 1 << 24,
+    ];
+    for fault in faults {
+        set.refuses(command, fault);
+        let query = set.execute(&QueryQp { qp_handle });
         assert_eq!(
             (query.qp_state, query.qkey, query.sq_psn),
             (QpState::Rtr.into(), 0, 0)
         );
     }
 
-    command.cur_qp_state = QpState::Rtr.into();
-    set.driver.execute(&command).unwrap();
-    let query = set.driver.execute(&QueryQp { qp_handle }).unwrap();
+    set.execute(&command);
+    let query = set.execute(&QueryQp { qp_handle });
     assert_eq!(query.qp_state, u32::from(QpState::Rts));
     assert_eq!(
         (query.qkey, query.sq_psn, query.rnr_retry),
@@ -702,20 +595,16 @@ fn modification_of_attributes() {
     );
 
     // A driver also sends commands that modify nothing.
-    let nothing = ModifyQp {
-        qp_handle,
-        ..Default::default()
-    };
-    set.driver.execute(&nothing).unwrap();
+    set.execute(&modify_nothing(qp_handle));
     let mut notify = to(qp_handle, QpState::Sqd);
     notify.modify_mask.sq_drained_async_notify = true;
     notify.sq_drained_async_notify = true;
-    set.driver.execute(&notify).unwrap();
+    set.execute(&notify);
     notify.qp_state = QpState::Rts.into();
     set.fails(&notify, illegal);
 
-    set.driver.execute(&to(qp_handle, QpState::Reset)).unwrap();
-    let query = set.driver.execute(&QueryQp { qp_handle }).unwrap();
+    set.execute(&to(qp_handle, QpState::Reset));
+    let query = set.execute(&QueryQp { qp_handle });
     assert_eq!((query.qkey, query.sq_psn, query.rnr_retry), (0, 0, 7));
 }
 
@@ -732,7 +621,7 @@ fn retries_are_for_reliable_queue_pairs() {
     };
     set.fails(&command, Status::IllegalParameter);
     command.qp_handle = set.qp(QpType::Srd);
-    set.driver.execute(&command).unwrap();
+    set.execute(&command);
     set.set(r#"{"rnr_retry":false}"#);
     set.fails(&command, Status::UnsupportedOpcode);
 }
@@ -741,29 +630,24 @@ fn retries_are_for_reliable_queue_pairs() {
 #[test]
 fn places_in_bars() {
     let mut set = Set::new(Profile::Efa3);
-    let uars = [set.uar, set.driver.execute(&AllocUar {}).unwrap().uar];
+    let uars = [set.uar, set.execute(&AllocUar {}).uar];
     let (llq_size, page) = (4096 * 64, 4096);
     let memory = set.driver.device.memory_bar_size();
     let doorbells = set.driver.device.doorbell_bar_size();
     assert!(memory.is_power_of_two() && doorbells.is_power_of_two());
 
-    let (mut places, mut pages, mut rings) = (
-        BTreeSet::new(),
-        [BTreeSet::new(), BTreeSet::new()],
-        BTreeSet::new(),
-    );
+    let (mut places, mut rings) = (BTreeSet::new(), BTreeSet::new());
+    let mut pages = [BTreeSet::new(), BTreeSet::new()];
     for number in 0..256 {
         let uar = number % 2;
-        let mut command = set.create_cq();
-        command.caps_1.interrupt_mode_enabled = true;
-        command.eqn = set.eqn;
+        let mut command = set.create_cq_with_events(set.eqn);
         command.uar = uars[uar];
-        let cq = set.driver.execute(&command).unwrap();
+        let cq = set.execute(&command);
         let mut command = set.create_qp(QpType::Srd, cq.cq_idx);
         command.uar = uars[uar];
         command.send_queue_depth = 2048;
         command.send_queue_ring_size = 2048 * 128;
-        let qp: CreateQpResponse = set.driver.execute(&command).unwrap();
+        let qp = set.execute(&command);
         for offset in [cq.db_offset, qp.sq_db_offset, qp.rq_db_offset] {
             assert!(u64::from(offset) < doorbells && offset % 4 == 0);
             assert!(places.insert(offset), "two doorbells at {offset:#x}");
@@ -801,18 +685,14 @@ fn queue_pair_numbers() {
     let mut set = Set::new(Profile::Efa2);
     let cq = set.cq();
     let command = set.create_qp(QpType::Srd, cq);
-    let mut live = Vec::new();
+    let mut live: Vec<CreateQpResponse> = Vec::new();
     for round in 0..1000_usize {
         if live.len() == 256 || round % 3 == 2 {
             let index = round * 7 % live.len();
-            let qp: CreateQpResponse = live.swap_remove(index);
-            set.driver
-                .execute(&DestroyQp {
-                    qp_handle: qp.qp_handle,
-                })
-                .unwrap();
+            let qp_handle = live.swap_remove(index).qp_handle;
+            set.execute(&DestroyQp { qp_handle });
         } else {
-            live.push(set.driver.execute(&command).unwrap());
+            live.push(set.execute(&command));
         }
         let numbers: BTreeSet<_> = live.iter().map(|qp| qp.qp_num % 256).collect();
         assert_eq!(numbers.len(), live.len());

@@ -225,30 +225,43 @@ fn message(command: u16, size: u32, flags: u32) -> Vec<u8> {
     bytes
 }
 
+fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+fn write(region: u32, offset: u64, data: &[u8]) -> RegionWrite<'_> {
+    RegionWrite {
+        region,
+        offset,
+        data,
+    }
+}
+
+fn content<const N: usize>(file: &File, offset: u64) -> [u8; N] {
+    let mut found = [0xa5; N];
+    file.read_exact_at(&mut found, offset).unwrap();
+    found
+}
+
+/// Checks that a request is invalid.
+fn refused(client: &mut Client, command: Command, payload: &[u8], fds: &[BorrowedFd<'_>]) {
+    let result = client.request(command, payload, fds);
+    assert_eq!(errno(result), EINVAL, "{command:?} of {}", payload.len());
+}
+
 #[test]
 fn clients_get_the_regions_and_interrupts_of_the_device() {
     let (mut client, ..) = connect();
     assert_eq!(client.device_info().unwrap(), (4, 3));
+    let mmap = VFIO_REGION_INFO_FLAG_MMAP;
     let plain = client.region_info(0).unwrap();
-    assert_eq!(
-        (plain.size, plain.flags & VFIO_REGION_INFO_FLAG_MMAP),
-        (SIZE as u64, 0)
-    );
+    assert_eq!((plain.size, plain.flags & mmap), (SIZE as u64, 0));
     assert!(plain.file.is_none());
     let shared = client.region_info(1).unwrap();
     assert_eq!(shared.mappable, [0..0x1000, 0x2000..0x3000]);
-    assert_eq!(
-        shared.flags & VFIO_REGION_INFO_FLAG_MMAP,
-        VFIO_REGION_INFO_FLAG_MMAP
-    );
+    assert_eq!(shared.flags & mmap, mmap);
     client.region_write(1, 0x2345, b"hello").unwrap();
-    let mut found = [0; 5];
-    shared
-        .file
-        .unwrap()
-        .read_exact_at(&mut found, 0x2345)
-        .unwrap();
-    assert_eq!(&found, b"hello");
+    assert_eq!(&content(&shared.file.unwrap(), 0x2345), b"hello");
     // A reply without space for the list of areas has no file, but QEMU requires the offset of the list.
     let mut request = vec![0; 32];
     (request[0], request[8]) = (32, 1);
@@ -272,11 +285,7 @@ fn regions_are_read_and_written() {
     client.region_read(0, 0xf, &mut found).unwrap();
     assert_eq!(&found, b"\0hello\0");
     let writes: Vec<_> = (0..5_u64)
-        .map(|n| RegionWrite {
-            region: 0,
-            offset: 0x20 + 2 * n,
-            data: &b"abcdefgh"[..n as usize + 1],
-        })
+        .map(|n| write(0, 0x20 + 2 * n, &b"abcdefgh"[..n as usize + 1]))
         .collect();
     client.region_write_multi(&writes).unwrap();
     let mut found = [0; 13];
@@ -305,34 +314,19 @@ fn accesses_outside_of_regions_fail() {
         (u32::MAX, 0, 1),
     ] {
         let mut data = vec![0; count];
-        let write = client.region_write(region, offset, &data);
-        assert_eq!(errno(write), EINVAL, "{region} {offset}");
+        let written = client.region_write(region, offset, &data);
+        assert_eq!(errno(written), EINVAL, "{region} {offset}");
         let read = client.region_read(region, offset, &mut data);
         assert_eq!(errno(read), EINVAL, "{region} {offset}");
-        let inside = RegionWrite {
-            region: 0,
-            offset: 0,
-            data: &[1],
-        };
-        let outside = RegionWrite {
-            region,
-            offset,
-            data: &data[..count.min(8)],
-        };
         if count <= 8 {
-            let writes = client.region_write_multi(&[inside, outside]);
-            assert_eq!(errno(writes), EINVAL, "{region} {offset}");
+            let writes = [write(0, 0, &[1]), write(region, offset, &data)];
+            let written = client.region_write_multi(&writes);
+            assert_eq!(errno(written), EINVAL, "{region} {offset}");
         }
     }
     // More bytes than a message may read.
-    let mut access = Vec::new();
-    access.extend(0_u64.to_ne_bytes());
-    access.extend(3_u32.to_ne_bytes());
-    access.extend((MAX_DATA as u32 + 1).to_ne_bytes());
-    assert_eq!(
-        errno(client.request(Command::RegionRead, &access, &[])),
-        EINVAL
-    );
+    let access = words(&[0, 0, 3, MAX_DATA as u32 + 1]);
+    refused(&mut client, Command::RegionRead, &access, &[]);
     assert_eq!(memory.events(), []);
     assert_eq!(memory.state().memory[0], 0);
 }
@@ -350,32 +344,19 @@ fn posted_writes_are_batched_in_order() {
     // A posted write that fails has no reply, either.
     client.region_post(9, 0, &[1]).unwrap();
     // The read that follows the writes takes effect after them.
-    let mut access = vec![0; 16];
-    access[12] = 1;
+    let access = words(&[0, 0, 0, 1]);
     client
         .send(Command::RegionRead, Flags::COMMAND, &access, &[])
         .unwrap();
     drop(busy);
     let found = client.receive().unwrap().payload;
     assert_eq!(found.last(), Some(&(MAX_BATCH as u8 + 9)));
-    let batches: Vec<_> = memory
-        .events()
-        .into_iter()
-        .map(|event| match event {
-            Event::Writes(count) => count,
-            other => panic!("{other:?} is not a write"),
-        })
-        .collect();
-    assert_eq!(batches, [1, MAX_BATCH, 9]);
+    let batches = [1, MAX_BATCH, 9].map(Event::Writes);
+    assert_eq!(memory.events(), batches);
     client.region_post(0, 0, &[1]).unwrap();
     client.region_write(0, 1, &[1]).unwrap();
-    assert_eq!(
-        client
-            .reset()
-            .map(|()| memory.state().memory[..2].to_vec())
-            .unwrap(),
-        [1, 1]
-    );
+    client.reset().unwrap();
+    assert_eq!(memory.state().memory[..2], [1, 1]);
 }
 
 #[test]
@@ -391,11 +372,7 @@ fn memory_is_mapped_and_unmapped() {
         size: 0x2000,
     };
     client.dma_map(map, Some(&ram)).unwrap();
-    let mut found = [0; 3];
-    memory.state().files[0]
-        .read_exact_at(&mut found, 0)
-        .unwrap();
-    assert_eq!(&found, b"ram");
+    assert_eq!(&content(&memory.state().files[0], 0), b"ram");
     let both = DmaMap {
         writable: true,
         ..map
@@ -419,22 +396,13 @@ fn memory_is_mapped_and_unmapped() {
     // Unknown flags, two files, and a range in a request to unmap all.
     let mut payload = vec![0; 32];
     payload[4] = 4;
-    assert_eq!(
-        errno(client.request(Command::DmaMap, &payload, &[])),
-        EINVAL
-    );
+    refused(&mut client, Command::DmaMap, &payload, &[]);
     payload[4] = 3;
     let files = [ram.as_fd(), ram.as_fd()];
-    assert_eq!(
-        errno(client.request(Command::DmaMap, &payload, &files)),
-        EINVAL
-    );
+    refused(&mut client, Command::DmaMap, &payload, &files);
     let mut payload = vec![0; 24];
     (payload[4], payload[17]) = (2, 1);
-    assert_eq!(
-        errno(client.request(Command::DmaUnmap, &payload, &[])),
-        EINVAL
-    );
+    refused(&mut client, Command::DmaUnmap, &payload, &[]);
     assert_eq!(memory.events(), []);
 }
 
@@ -452,10 +420,7 @@ fn interrupts_are_set() {
         .unwrap();
     let mask = VFIO_IRQ_SET_DATA_NONE | VFIO_IRQ_SET_ACTION_MASK;
     client.set_irqs(IRQ, mask, 0, IRQS, &[]).unwrap();
-    let mut bools = Vec::new();
-    for word in [23, VFIO_IRQ_SET_DATA_BOOL | trigger, IRQ, 1, 3] {
-        bools.extend(word.to_ne_bytes());
-    }
+    let mut bools = words(&[23, VFIO_IRQ_SET_DATA_BOOL | trigger, IRQ, 1, 3]);
     bools.extend([1, 0, 1]);
     client.request(Command::DeviceSetIrqs, &bools, &[]).unwrap();
     let set = |start, count, action, data: &str| Event::Irqs(start, count, action, data.into());
@@ -500,11 +465,7 @@ fn invalid_requests_do_not_end_the_connection() {
         Command::RegionRead,
         Command::DeviceGetInfo,
     ] {
-        assert_eq!(
-            errno(client.request(command, &[0; 16], &fd)),
-            EINVAL,
-            "{command:?}"
-        );
+        refused(&mut client, command, &[0; 16], &fd);
     }
     for command in [
         Command::Version,
@@ -521,8 +482,7 @@ fn invalid_requests_do_not_end_the_connection() {
     ] {
         // Too short or too long for any of them.
         for length in [3, 7, 35] {
-            let request = client.request(command, &vec![0; length], &[]);
-            assert_eq!(errno(request), EINVAL, "{command:?} of {length}");
+            refused(&mut client, command, &vec![0; length], &[]);
             // A command without a reply gets none if it fails, either.
             client
                 .send(command, Flags::NO_REPLY, &vec![0; length], &[])
@@ -579,7 +539,7 @@ fn the_first_message_is_a_version() {
         (Command::DeviceReset, b""),
     ] {
         let (mut client, memory, server) = silent(patient());
-        assert_eq!(errno(client.request(command, payload, &[])), EINVAL);
+        refused(&mut client, command, payload, &[]);
         assert!(client.receive().is_err());
         assert!(matches!(server.join().unwrap(), Err(Error::Version)));
         assert_eq!(memory.events(), []);
@@ -593,22 +553,15 @@ fn the_first_message_is_a_version() {
 fn messages_may_come_in_any_pieces() {
     let (mut client, memory, _) = connect();
     let file = File::open("/dev/null").unwrap();
-    let payload: Vec<u8> = [0, 3]
-        .iter()
-        .flat_map(|word: &u32| word.to_ne_bytes())
-        .chain([1; 24])
-        .collect();
+    let fds = [file.as_fd()];
+    let (fd, none) = fds.split_at(1);
     let mut bytes = message(Command::DmaMap as u16, HEADER as u32 + 32, 0);
-    bytes.extend(payload);
+    bytes.extend(words(&[0, 3]));
+    bytes.extend([1; 24]);
     let reset = message(Command::DeviceReset as u16, HEADER as u32, 0);
     for cut in 1..bytes.len() - 1 {
         // The descriptor comes with the first piece or the second one.
-        for first in [true, false] {
-            let (one, two): (&[BorrowedFd<'_>], &[BorrowedFd<'_>]) = if first {
-                (&[file.as_fd()], &[])
-            } else {
-                (&[], &[file.as_fd()])
-            };
+        for (one, two) in [(fd, none), (none, fd)] {
             let mut before = reset.clone();
             before.extend(&bytes[..cut]);
             client.send_raw(&reset, &[]).unwrap();
@@ -695,10 +648,7 @@ fn a_client_that_stops_within_a_message_is_disconnected() {
     assert!(matches!(server.join().unwrap(), Err(Error::Slow)));
 
     let (mut client, _, server) = connect_with(limits);
-    let mut access = Vec::new();
-    access.extend(0_u64.to_ne_bytes());
-    access.extend(3_u32.to_ne_bytes());
-    access.extend((MAX_DATA as u32).to_ne_bytes());
+    let access = words(&[0, 0, 3, MAX_DATA as u32]);
     // The client reads nothing. The server may have disconnected it already.
     for _ in 0..16 {
         let _ = client.send(Command::RegionRead, Flags::COMMAND, &access, &[]);
