@@ -20,11 +20,8 @@ use super::{
 };
 use crate::packet::{Data, PortId};
 
-/// Number of timeouts in a row after which a silent peer is given up. Those of one packet take about two seconds.
+/// Minimum number of timeouts in a row after which a silent peer is given up. Those of one packet take about two seconds.
 const MAX_TIMEOUTS: u32 = 24;
-
-/// Minimum age of the packet whose timeout ends the peer. With many packets in flight, the timeouts in a row take less time.
-const LEAST_AGE: Duration = Duration::from_secs(2);
 
 /// Number of retransmissions of a packet after which its message fails, although the peer answers others. An overloaded peer loses
 /// many packets, but not always the same one.
@@ -367,7 +364,8 @@ impl Connection {
         timers.into_iter().flatten().min()
     }
 
-    /// Queues packets for retransmission after their timeout, and parked parts whose retry is due.
+    /// Queues packets for retransmission after their timeout, and parked parts whose retry is due. Gives up a peer that has not
+    /// acknowledged anything for `silence`, during all of which a packet was in flight.
     pub(super) fn expire(&mut self, now: Duration, silence: Duration) -> Expired {
         self.parked.take_due(now, &mut self.parts);
         self.paced = self.paced.filter(|paced| *paced > now);
@@ -379,8 +377,9 @@ impl Connection {
             expired.timeouts += 1;
             self.timeouts = self.timeouts.saturating_add(1);
             let age = now.saturating_sub(packet.begun);
-            unanswered |= silent && self.timeouts > MAX_TIMEOUTS && age >= LEAST_AGE;
-            if packet.retries > MAX_RETRIES && age >= silence {
+            let is_old = age >= silence;
+            unanswered |= silent && is_old && self.timeouts > MAX_TIMEOUTS;
+            if is_old && packet.retries > MAX_RETRIES {
                 expired.failed.insert(packet.part.message);
             }
             expired.impaired += u32::from(self.paths.lost(now, packet.path));
@@ -395,7 +394,7 @@ impl Connection {
                 expired.gave_up = true;
             } else {
                 // The peer drops these packets, and the oldest one has kept the connection from sending others.
-                let old = self.in_flight.older(now, LEAST_AGE);
+                let old = self.in_flight.older(now, silence);
                 expired.failed.extend(old.map(|packet| packet.part.message));
             }
         }
@@ -434,10 +433,14 @@ mod tests {
     fn connection(packets: u32) -> Connection {
         let qp: QpId = serde_json::from_str(r#"{"number":1,"incarnation":1}"#).unwrap();
         let mut connection = Connection::new(7, PortId(3), qp, 0);
+        connection.push(response(qp), packets * LIMITS.mtu);
+        connection
+    }
+
+    fn response(qp: QpId) -> Content {
         let reader = Reader { qp, request: 0 };
         let memory = (0, 0);
-        connection.push(Content::Response { reader, memory }, packets * LIMITS.mtu);
-        connection
+        Content::Response { reader, memory }
     }
 
     fn send(connection: &mut Connection, now: Duration) -> Vec<(u64, u16)> {
@@ -523,15 +526,24 @@ mod tests {
     /// up. `answers` runs before each check of the timers.
     fn end(
         connection: &mut Connection,
+        answers: impl FnMut(&mut Connection, Duration),
+    ) -> (u128, bool) {
+        end_from(connection, Duration::from_secs(1), LIMITS.silence, answers)
+    }
+
+    /// As [`end`], from a time on and with a limit of the peer's silence.
+    fn end_from(
+        connection: &mut Connection,
+        start: Duration,
+        silence: Duration,
         mut answers: impl FnMut(&mut Connection, Duration),
     ) -> (u128, bool) {
-        let start = Duration::from_secs(1);
         let mut now = start;
         loop {
             send(connection, now);
             now += MAX_TIMEOUT;
             answers(connection, now);
-            let expired = connection.expire(now, LIMITS.silence);
+            let expired = connection.expire(now, silence);
             if expired.gave_up || !expired.failed.is_empty() {
                 return ((now - start).as_millis(), expired.gave_up);
             }
@@ -557,6 +569,21 @@ mod tests {
             }
         });
         assert!(gave_up && (11_000..15_000).contains(&took), "{took}");
+    }
+
+    #[test]
+    fn a_peer_may_be_silent_for_as_long_as_the_limit() {
+        // A peer that has never answered on this connection, and one that has answered long ago.
+        let silence = Duration::from_secs(60);
+        let mut now = Duration::from_secs(1);
+        let mut connection = connection(1);
+        let (took, gave_up) = end_from(&mut connection, now, silence, |_, _| {});
+        assert!(gave_up && (60_000..61_000).contains(&took), "{took}");
+        connection.delivered(now, 0, &mut None);
+        connection.push(response(connection.qp), LIMITS.mtu);
+        now += 10 * silence;
+        let (took, gave_up) = end_from(&mut connection, now, silence, |_, _| {});
+        assert!(gave_up && (60_000..61_000).contains(&took), "{took}");
     }
 
     #[test]
