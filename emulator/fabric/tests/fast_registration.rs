@@ -28,6 +28,25 @@ fn resources(net: &mut Net, qp: &Qp) -> ResourceCounts {
     net.state(qp.port).resources
 }
 
+/// Returns two queue pairs, and a region for fast registration in the domain of the first one.
+fn fast_pair(pages: u64) -> (Net, Qp, Qp, Region) {
+    let (mut net, a, b) = Net::pair(Settings::default());
+    let fast = net.fast_region(&a, pages, 0);
+    (net, a, b, fast)
+}
+
+/// Returns a region with the same keys that starts at another address.
+fn starting_at(region: &Region, iova: u64) -> Region {
+    let mut other = region.clone();
+    other.iova = iova;
+    other
+}
+
+fn deregister(net: &mut Net, qp: &Qp, l_key: u32) -> Result<(), Status> {
+    let result = net.driver(qp.port, |driver| driver.execute(&DeregMr { l_key }));
+    result.map(|_| ())
+}
+
 /// Tries a peer's write to a region; returns whether it has succeeded.
 fn is_writable(net: &mut Net, a: &Qp, b: &mut Qp, region: &Region) -> bool {
     let from = net.region(b, 1, 0);
@@ -104,8 +123,7 @@ fn contents() {
 /// An invalidated region is inaccessible until it is registered again, with other pages and another key.
 #[test]
 fn invalidation() {
-    let (mut net, mut a, mut b) = Net::pair(Settings::default());
-    let mut fast = net.fast_region(&a, 2, 0);
+    let (mut net, mut a, mut b, mut fast) = fast_pair(2);
     let first = fast.clone();
     let other = net.region(&b, 2, 0);
     for round in 1..=40_u64 {
@@ -153,8 +171,7 @@ fn invalidation() {
 /// These work requests take effect before later ones of the send queue.
 #[test]
 fn order() {
-    let (mut net, mut a, b) = Net::pair(Settings::default());
-    let mut fast = net.fast_region(&a, 1, 0);
+    let (mut net, mut a, b, mut fast) = fast_pair(1);
     let to = net.region(&b, 4, 0);
     for round in 0..20 {
         fast = net.elsewhere(&fast);
@@ -219,6 +236,9 @@ fn invalidation_while_a_peer_writes() {
 #[test]
 fn bad_registrations() {
     type Change = fn(&mut FastMrRegReq);
+    fn page_size(request: &mut FastMrRegReq, shift: u8) {
+        request.flags.phys_page_size_shift = shift;
+    }
     let wrong: &[(&str, CompStatus, Change)] = &[
         ("key zero", KEY, |r| r.lkey = 0),
         ("an unused key", KEY, |r| r.lkey = 999),
@@ -244,23 +264,14 @@ fn bad_registrations() {
         ("another unknown list mode", UNSUPPORTED, |r| {
             r.flags.pbl_mode = 3
         }),
-        ("pages of one byte", UNSUPPORTED, |r| {
-            r.flags.phys_page_size_shift = 0;
-        }),
-        ("pages of 2 KiB", UNSUPPORTED, |r| {
-            r.flags.phys_page_size_shift = 11;
-        }),
-        ("pages of 2 GiB", UNSUPPORTED, |r| {
-            r.flags.phys_page_size_shift = 31;
-        }),
-        ("unaligned pages", KEY, |r| {
-            r.flags.phys_page_size_shift = 20;
-        }),
+        ("pages of one byte", UNSUPPORTED, |r| page_size(r, 0)),
+        ("pages of 2 KiB", UNSUPPORTED, |r| page_size(r, 11)),
+        ("pages of 2 GiB", UNSUPPORTED, |r| page_size(r, 31)),
+        ("unaligned pages", KEY, |r| page_size(r, 20)),
         ("a list without its first entry", KEY, |r| r.pbl += 8),
     ];
     for (what, status, change) in wrong {
-        let (mut net, mut a, mut b) = Net::pair(Settings::default());
-        let fast = net.fast_region(&a, 4, 0);
+        let (mut net, mut a, mut b, fast) = fast_pair(4);
         // The list is followed by zeroed memory.
         let good = net.listed(&fast);
         let mut bad = good;
@@ -279,8 +290,7 @@ fn bad_registrations() {
 #[test]
 fn bad_pages() {
     for page in [0, 1, PAGE / 2, 3 * PAGE + 8, 1 << 48, u64::MAX - PAGE + 1] {
-        let (mut net, mut a, _) = Net::pair(Settings::default());
-        let fast = net.fast_region(&a, 1, 0);
+        let (mut net, mut a, _, fast) = fast_pair(1);
         let bad = fast.request(PblMode::Inline, page);
         refused(&mut net, &mut a, &Send::register(&bad), KEY, "a bad page");
         // The same in a list.
@@ -297,8 +307,7 @@ fn bad_pages() {
 /// Lists must be aligned to 8 bytes, but may start at any such address.
 #[test]
 fn places_of_lists() {
-    let (mut net, mut a, _) = Net::pair(Settings::default());
-    let fast = net.fast_region(&a, 2, 0);
+    let (mut net, mut a, _, fast) = fast_pair(2);
     let good = net.listed(&fast);
     let list: [u8; 16] = net.world(a.port, |world| world.read(good.pbl));
     for offset in 1..=16 {
@@ -318,8 +327,7 @@ fn places_of_lists() {
 /// Lists in memory that is not mapped, or only partly.
 #[test]
 fn lists_in_unmapped_memory() {
-    let (mut net, mut a, mut b) = Net::pair(Settings::default());
-    let fast = net.fast_region(&a, 2, 0);
+    let (mut net, mut a, mut b, fast) = fast_pair(2);
     let good = net.listed(&fast);
     for (errors, pbl) in (1..).zip([0, 0xdead_0000, good.pbl + PAGE - 8, !7]) {
         let bad = Send::register(&FastMrRegReq { pbl, ..good });
@@ -336,8 +344,7 @@ fn lists_in_unmapped_memory() {
 /// A registered region can't be registered again, nor an unregistered one invalidated, nor any by a key of another generation.
 #[test]
 fn twice() {
-    let (mut net, mut a, mut b) = Net::pair(Settings::default());
-    let mut fast = net.fast_region(&a, 1, 0);
+    let (mut net, mut a, mut b, mut fast) = fast_pair(1);
     fast.renew();
     let invalidate = |key| Send::invalidate(key);
     let never = "an invalidation of a region that was never registered";
@@ -385,8 +392,7 @@ fn twice() {
 /// These work requests can't use regions of other protection domains, nor other kinds of regions.
 #[test]
 fn regions_of_others() {
-    let (mut net, mut a, mut b) = Net::pair(Settings::default());
-    let own = net.fast_region(&a, 1, 0);
+    let (mut net, mut a, mut b, own) = fast_pair(1);
     let other = net.qp(0, QpType::Srd);
     let foreign = net.fast_region(&other, 1, 0);
     let (listed, physical) = (
@@ -440,40 +446,23 @@ fn unprivileged() {
     for key in [fast.lkey, listed.lkey, 0] {
         registration.lkey = key;
         for send in [Send::register(&registration), Send::invalidate(key)] {
-            refused(
-                &mut net,
-                &mut a,
-                &send,
-                UNSUPPORTED,
-                "a program's queue pair",
-            );
+            let what = "a program's queue pair";
+            refused(&mut net, &mut a, &send, UNSUPPORTED, what);
         }
     }
     // Malformed work requests have this status, too.
     let mut invalid = Send::register(&registration);
     invalid.body = Some([0xff; 32]);
-    refused(
-        &mut net,
-        &mut a,
-        &invalid,
-        UNSUPPORTED,
-        "a malformed work request",
-    );
+    let what = "a malformed work request";
+    refused(&mut net, &mut a, &invalid, UNSUPPORTED, what);
     assert!(is_writable(&mut net, &a, &mut b, &listed));
 
     // Either kind of region makes its domain privileged, which remains so after the region's deregistration.
     let region = net.physical_region(&a, PAGE, PAGE, ALL_PERMISSIONS);
-    let l_key = region.lkey;
-    net.driver(a.port, |driver| driver.execute(&DeregMr { l_key }))
-        .unwrap();
+    deregister(&mut net, &a, region.lkey).unwrap();
     assert_eq!(resources(&mut net, &a).privileged_pd, 2);
-    refused(
-        &mut net,
-        &mut a,
-        &Send::invalidate(1),
-        KEY,
-        "the kernel's queue pair",
-    );
+    let what = "the kernel's queue pair";
+    refused(&mut net, &mut a, &Send::invalidate(1), KEY, what);
 
     // UD queue pairs, and devices without fast registration.
     let own = net.fast_region(&a, 1, 0);
@@ -482,13 +471,8 @@ fn unprivileged() {
     refused(&mut net, &mut datagrams, &register, UNSUPPORTED, "UD");
     let mut unsupported = register.clone();
     unsupported.immediate = Some(1);
-    refused(
-        &mut net,
-        &mut a,
-        &unsupported,
-        UNSUPPORTED,
-        "immediate data",
-    );
+    let what = "immediate data";
+    refused(&mut net, &mut a, &unsupported, UNSUPPORTED, what);
     unsupported.immediate = None;
     unsupported.inline = Some(Vec::new());
     refused(&mut net, &mut a, &unsupported, UNSUPPORTED, "inline data");
@@ -497,13 +481,8 @@ fn unprivileged() {
         ..Overrides::default()
     };
     net.set(a.port, without);
-    refused(
-        &mut net,
-        &mut a,
-        &register,
-        UNSUPPORTED,
-        "a device without fast registration",
-    );
+    let what = "a device without fast registration";
+    refused(&mut net, &mut a, &register, UNSUPPORTED, what);
     net.driver(a.port, |driver| driver.device.clear());
     assert_eq!(net.outcome(&mut a, &register), OK);
     assert_eq!(net.protocol_errors(), 0);
@@ -516,8 +495,7 @@ fn malformed() {
     let register = reserved.map(|(at, bit)| (OpType::FastReg, at, bit));
     let invalidate = [4, 5, 15, 31].map(|at| (OpType::FastInv, at, 1));
     for (operation, at, bit) in register.into_iter().chain(invalidate) {
-        let (mut net, mut a, mut b) = Net::pair(Settings::default());
-        let fast = net.fast_region(&a, 1, 0);
+        let (mut net, mut a, mut b, fast) = fast_pair(1);
         let good = Send::register(&fast.inline());
         let mut bad = good.clone();
         if operation == OpType::FastInv {
@@ -550,8 +528,7 @@ fn malformed() {
 /// A queue pair in a state in which it does not send does not register either.
 #[test]
 fn states() {
-    let (mut net, mut a, mut b) = Net::pair(Settings::default());
-    let fast = net.fast_region(&a, 1, 0);
+    let (mut net, mut a, mut b, fast) = fast_pair(1);
     net.modify(&mut a, QpState::Sqd);
     net.post(&mut a, &Send::register(&fast.inline()));
     net.run_for(Duration::from_millis(10));
@@ -593,8 +570,7 @@ fn completions() {
 #[test]
 fn permissions() {
     for bits in 0..8 {
-        let (mut net, mut a, mut b) = Net::pair(Settings::default());
-        let fast = net.fast_region(&a, 1, 0);
+        let (mut net, mut a, mut b, fast) = fast_pair(1);
         let other = net.region(&b, 1, 0);
         let permissions = RegMrPermissions::from_raw(bits);
         let request = FastMrRegReq {
@@ -628,8 +604,7 @@ fn permissions() {
 /// Pages larger than the host's.
 #[test]
 fn large_pages() {
-    let (mut net, mut a, mut b) = Net::pair(Settings::default());
-    let fast = net.fast_region(&a, 2, 0);
+    let (mut net, mut a, mut b, fast) = fast_pair(2);
     let from = net.region(&b, 8, 0);
     net.fill(&from, 0, &pattern(8 * 4096, 4));
     // Two pages of 16 KiB: the region begins in the first and ends in the second.
@@ -649,8 +624,7 @@ fn large_pages() {
     request.iova += offset;
     request.mr_length = 20_000;
     assert_eq!(net.outcome(&mut a, &Send::register(&request)), OK);
-    let mut write = Send::write(&a, &from, &fast, 20_000);
-    write.remote = Some((request.iova, 20_000, fast.rkey));
+    let write = Send::write(&a, &from, &starting_at(&fast, request.iova), 20_000);
     assert_eq!(net.outcome(&mut b, &write), OK);
     let (mut first, mut second) = (
         vec![0; 16_384 - 12_000],
@@ -701,13 +675,10 @@ fn deregistration() {
         let old = fast.clone();
         fast.renew();
         for l_key in [fast.rkey, fast.lkey | (1 << 16), fast.lkey | (1 << 24)] {
-            let result = net.driver(a.port, |driver| driver.execute(&DeregMr { l_key }));
-            assert_eq!(result.map(|_| ()), illegal);
+            assert_eq!(deregister(&mut net, &a, l_key), illegal);
         }
         assert_eq!(is_writable(&mut net, &a, &mut b, &old), registered);
-        let l_key = fast.lkey;
-        net.driver(a.port, |driver| driver.execute(&DeregMr { l_key }))
-            .unwrap();
+        deregister(&mut net, &a, fast.lkey).unwrap();
         assert!(!is_writable(&mut net, &a, &mut b, &old));
         assert_eq!(resources(&mut net, &a).mr, 0);
         let what = "a deregistered region";
@@ -717,8 +688,7 @@ fn deregistration() {
     // Keys of other regions have no generations.
     let listed = net.region(&a, 1, 0);
     let l_key = listed.lkey | (1 << 20);
-    let result = net.driver(a.port, |driver| driver.execute(&DeregMr { l_key }));
-    assert_eq!(result.map(|_| ()), illegal);
+    assert_eq!(deregister(&mut net, &a, l_key), illegal);
     assert!(is_writable(&mut net, &a, &mut b, &listed));
 }
 
@@ -731,35 +701,30 @@ fn physical_regions() {
     assert_eq!(resources(&mut net, &a).physical_mr, 1);
     let page = memory.pages()[1];
     net.fill(&memory, 4096, &pattern(4096, 1));
-    let mut write = Send::write(&b, &dma, &theirs, 4096);
-    write.buffers[0].0 = page;
+    let write = Send::write(&b, &starting_at(&dma, page), &theirs, 4096);
     assert_eq!(net.outcome(&mut a, &write), OK);
     assert!(net.content(&theirs, 0, 4096) == pattern(4096, 1));
 
     net.fill(&theirs, 0, &pattern(4000, 2));
-    let mut write = Send::write(&a, &theirs, &dma, 4000);
-    write.remote = Some((page + 96, 4000, dma.rkey));
+    let write = Send::write(&a, &theirs, &starting_at(&dma, page + 96), 4000);
     assert_eq!(net.outcome(&mut b, &write), OK);
     assert!(net.content(&memory, 4096 + 96, 4000) == pattern(4000, 2));
-    let mut read = Send::read(&a, &theirs, &dma, 96);
-    read.remote = Some((page, 96, dma.rkey));
+    let read = Send::read(&a, &theirs, &starting_at(&dma, page), 96);
     assert_eq!(net.outcome(&mut b, &read), OK);
     assert!(net.content(&theirs, 0, 96) == pattern(4096, 1)[..96]);
 
     // Addresses without memory.
-    let mut nowhere = Send::write(&b, &dma, &theirs, 100);
-    nowhere.buffers[0].0 = 0xdead_0000;
-    assert_eq!(net.outcome(&mut a, &nowhere), KEY);
-    let mut nowhere = Send::write(&a, &theirs, &dma, 100);
-    nowhere.remote = Some((0xdead_0000, 100, dma.rkey));
-    assert_eq!(net.outcome(&mut b, &nowhere), ADDRESS);
+    let nowhere = starting_at(&dma, 0xdead_0000);
+    let write = Send::write(&b, &nowhere, &theirs, 100);
+    assert_eq!(net.outcome(&mut a, &write), KEY);
+    let write = Send::write(&a, &theirs, &nowhere, 100);
+    assert_eq!(net.outcome(&mut b, &write), ADDRESS);
 
     // A region of one page, and one without permissions.
     let small = net.physical_region(&a, page, PAGE, ALL_PERMISSIONS);
     let before = net.content(&memory, 0, 3 * 4096);
     for (address, length) in [(page - 1, 2), (page + PAGE - 1, 2), (page + PAGE, 1)] {
-        let mut beyond = Send::write(&a, &theirs, &small, length);
-        beyond.remote = Some((address, length, small.rkey));
+        let beyond = Send::write(&a, &theirs, &starting_at(&small, address), length);
         assert_eq!(net.outcome(&mut b, &beyond), ADDRESS);
     }
     let inaccessible = net.physical_region(&a, page, PAGE, RegMrPermissions::default());
@@ -770,8 +735,7 @@ fn physical_regions() {
     // Queue pairs of programs can't use their keys.
     let mut program = net.qp(0, QpType::Srd);
     program.ah = net.handle(&program, b.port);
-    let mut write = Send::write(&b, &dma, &theirs, 16);
-    write.buffers[0].0 = page;
+    let write = Send::write(&b, &starting_at(&dma, page), &theirs, 16);
     assert_eq!(net.outcome(&mut program, &write), KEY);
     assert!(net.content(&memory, 0, 3 * 4096) == before);
 }
@@ -833,8 +797,7 @@ fn trace() {
 #[test]
 fn death() {
     for invalidated in [false, true] {
-        let (mut net, mut a, _) = Net::pair(Settings::default());
-        let fast = net.fast_region(&a, 1, 0);
+        let (mut net, mut a, _, fast) = fast_pair(1);
         assert_eq!(net.outcome(&mut a, &Send::register(&fast.inline())), OK);
         if invalidated {
             assert_eq!(net.outcome(&mut a, &Send::invalidate(fast.lkey)), OK);
@@ -855,8 +818,7 @@ fn death() {
 /// A reset ends regions and the privilege of domains.
 #[test]
 fn reset() {
-    let (mut net, mut a, b) = Net::pair(Settings::default());
-    let fast = net.fast_region(&a, 1, 0);
+    let (mut net, mut a, b, fast) = fast_pair(1);
     net.physical_region(&a, PAGE, PAGE, ALL_PERMISSIONS);
     assert_eq!(net.outcome(&mut a, &Send::register(&fast.inline())), OK);
     net.driver(a.port, |driver| {

@@ -7,11 +7,9 @@ use std::time::Duration;
 use efa_fabric::{Denied, PathSettings, PortId, Settings};
 use efa_hw::{
     admin::{
-        Status,
         ah::DestroyAh,
-        cq::CqCaps1,
         mr::{DeregMr, RegMrPermissions},
-        qp::{CreateQpFlags, QpState, QpType},
+        qp::{QpState, QpType},
     },
     io::{CompStatus, OpType, RxDesc, RxLkeyCtrl},
 };
@@ -49,19 +47,36 @@ fn refused(what: &str, expected: CompStatus, change: impl FnOnce(&mut Net, &Qp, 
     assert_eq!(net.protocol_errors(), 0, "{what}");
 }
 
+/// As [`refused`], if the change is one of the work request.
+fn refused_send(what: &str, expected: CompStatus, change: impl FnOnce(&mut Send)) {
+    refused(what, expected, |_, _, _, send| change(send));
+}
+
+fn deregister(net: &mut Net, port: PortId, l_key: u32) {
+    net.driver(port, |driver| driver.execute(&DeregMr { l_key }))
+        .unwrap();
+}
+
+/// Destroys the address handle that a queue pair uses.
+fn destroy_handle(net: &mut Net, qp: &Qp) {
+    let (ah, pd) = (qp.ah, qp.pd);
+    net.driver(qp.port, |driver| driver.execute(&DestroyAh { ah, pd }))
+        .unwrap();
+}
+
 #[test]
 fn unsupported_op() {
     let expected = CompStatus::LocalUnsupportedOp;
     for operation in [5, 7, 15] {
-        refused("an unknown operation", expected, |_, _, _, send| {
+        refused_send("an unknown operation", expected, |send| {
             send.operation = operation;
         });
     }
-    refused("a read with immediate data", expected, |_, _, _, send| {
+    refused_send("a read with immediate data", expected, |send| {
         send.operation = OpType::RdmaRead.into();
         send.immediate = Some(1);
     });
-    refused("an inline read", expected, |_, _, _, send| {
+    refused_send("an inline read", expected, |send| {
         send.operation = OpType::RdmaRead.into();
         send.inline = Some(vec![1; 16]);
     });
@@ -69,8 +84,7 @@ fn unsupported_op() {
     for (profile, qp_type) in [(Profile::Efa0, QpType::Srd), (Profile::Efa3, QpType::Ud)] {
         for operation in [OpType::RdmaRead, OpType::RdmaWrite] {
             let mut net = Net::new(&[profile], Settings::default());
-            let flags = CreateQpFlags::default();
-            let mut a = net.qp_with(0, qp_type, flags, CqCaps1::default(), 64);
+            let mut a = net.narrow_qp(0, qp_type);
             a.ah = net.handle(&a, a.port);
             let none = RegMrPermissions {
                 local_write_enable: true,
@@ -79,8 +93,7 @@ fn unsupported_op() {
             let region = net.region_with(&a, 1, 0, none);
             let mut send = Send::write(&a, &region, &region, 8);
             send.operation = operation.into();
-            net.post(&mut a, &send);
-            assert_eq!(net.status(&mut a), expected);
+            assert_eq!(net.outcome(&mut a, &send), expected);
         }
     }
 }
@@ -89,15 +102,11 @@ fn unsupported_op() {
 fn invalid_ah() {
     let expected = CompStatus::LocalInvalidAh;
     for ah in [0, 77, u16::MAX] {
-        refused("an unknown handle", expected, |_, _, _, send| {
-            send.ah = Some(ah)
-        });
+        refused_send("an unknown handle", expected, |send| send.ah = Some(ah));
     }
     refused("a destroyed handle", expected, |net, a, _, send| {
-        let (ah, pd) = (a.ah, a.pd);
-        send.ah = Some(ah);
-        net.driver(a.port, |driver| driver.execute(&DestroyAh { ah, pd }))
-            .unwrap();
+        send.ah = Some(a.ah);
+        destroy_handle(net, a);
     });
     refused("a handle of another domain", expected, |net, a, _, send| {
         let other = net.qp(a.port.0, QpType::Srd);
@@ -122,16 +131,16 @@ fn invalid_lkey() {
             1,
         ),
     ] {
-        refused(what, expected, |_, _, _, send| {
+        refused_send(what, expected, |send| {
             let iova = send.buffers[0].0;
             send.buffers = vec![(iova.wrapping_add(address), length, key)];
         });
     }
-    refused("a remote key", expected, |_, _, _, send| {
+    refused_send("a remote key", expected, |send| {
         send.buffers[0].2 |= 1 << 19;
     });
     for generation in [1, 8, 15] {
-        refused("a key of another generation", expected, |_, _, _, send| {
+        refused_send("a key of another generation", expected, |send| {
             send.buffers[0].2 |= generation << 20;
         });
     }
@@ -141,10 +150,8 @@ fn invalid_lkey() {
     });
     refused("a deregistered key", expected, |net, a, _, send| {
         let region = net.region(a, 1, 0);
-        let l_key = region.lkey;
-        net.driver(a.port, |driver| driver.execute(&DeregMr { l_key }))
-            .unwrap();
-        send.buffers[0].2 = l_key;
+        deregister(net, a.port, region.lkey);
+        send.buffers[0].2 = region.lkey;
     });
     refused(
         "a read into memory without write permission",
@@ -171,40 +178,30 @@ fn accesses_beyond_the_end_of_a_region_fail() {
 #[test]
 fn bad_length() {
     let expected = CompStatus::LocalBadLength;
-    refused(
-        "a message longer than a packet",
-        expected,
-        |_, _, _, send| {
-            send.operation = OpType::Send.into();
-            send.remote = None;
-            send.buffers[0].1 = 8929;
-        },
-    );
-    refused(
-        "more than the limit of an operation",
-        expected,
-        |_, _, _, send| {
-            send.buffers[0].1 = u32::MAX;
-            if let Some(remote) = &mut send.remote {
-                remote.1 = u32::MAX;
-            }
-        },
-    );
-    refused("unequal lengths", expected, |_, _, _, send| {
-        send.buffers[0].1 = 99
+    refused_send("a message longer than a packet", expected, |send| {
+        send.operation = OpType::Send.into();
+        send.remote = None;
+        send.buffers[0].1 = 8929;
     });
-    refused("two buffers of a write", expected, |_, _, _, send| {
+    refused_send("more than the limit of an operation", expected, |send| {
+        send.buffers[0].1 = u32::MAX;
+        if let Some(remote) = &mut send.remote {
+            remote.1 = u32::MAX;
+        }
+    });
+    refused_send("unequal lengths", expected, |send| send.buffers[0].1 = 99);
+    refused_send("two buffers of a write", expected, |send| {
         send.buffers.push(send.buffers[0]);
     });
-    refused("lengths whose sum overflows", expected, |_, _, _, send| {
+    refused_send("lengths whose sum overflows", expected, |send| {
         send.operation = OpType::Send.into();
         send.remote = None;
         send.buffers = vec![(send.buffers[0].0, u32::MAX, 1); 2];
     });
-    refused(
+    refused_send(
         "more inline data than a work request can have",
         expected,
-        |_, _, _, send| {
+        |send| {
             send.inline = Some(vec![1; 81]);
             send.buffers.clear();
         },
@@ -222,7 +219,7 @@ fn bad_address() {
             ("a byte beyond the end", 4 * 4096 - 99, None),
             ("wrapping addresses", u64::MAX - 0x7f00_0000_0000 - 50, None),
         ] {
-            refused(what, expected, |_, _, _, send| {
+            refused_send(what, expected, |send| {
                 send.operation = operation.into();
                 if let Some((address, _, rkey)) = &mut send.remote {
                     *address = address.wrapping_add(offset);
@@ -230,7 +227,7 @@ fn bad_address() {
                 }
             });
         }
-        refused("a key of another generation", expected, |_, _, _, send| {
+        refused_send("a key of another generation", expected, |send| {
             send.operation = operation.into();
             if let Some((_, _, rkey)) = &mut send.remote {
                 *rkey |= 1 << 20;
@@ -273,16 +270,14 @@ fn keys_of_no_bytes() {
             net.set(b.port, overrides);
             let mut send = Send::write(&b, &from, &to, 0);
             send.operation = operation.into();
-            net.post(&mut a, &send);
-            assert_eq!(net.status(&mut a), CompStatus::Ok);
+            assert_eq!(net.outcome(&mut a, &send), CompStatus::Ok);
             send.remote = Some((to.iova, 0, to.rkey ^ 1));
             let expected = if check {
                 CompStatus::RemoteBadAddress
             } else {
                 CompStatus::Ok
             };
-            net.post(&mut a, &send);
-            assert_eq!(net.status(&mut a), expected);
+            assert_eq!(net.outcome(&mut a, &send), expected);
         }
     }
 }
@@ -309,7 +304,7 @@ fn every_status_has_a_source_and_a_test() {
 fn bad_dest_qpn() {
     let expected = CompStatus::RemoteBadDestQpn;
     for number in [0, 99, u16::MAX] {
-        refused("an unknown queue pair", expected, |_, _, _, send| {
+        refused_send("an unknown queue pair", expected, |send| {
             send.peer_qp = number;
         });
     }
@@ -325,15 +320,10 @@ fn bad_dest_qpn() {
 
 #[test]
 fn unknown_peer() {
-    refused(
-        "a peer without a handle",
-        CompStatus::RemoteUnknownPeer,
-        |net, _, b, _| {
-            let (ah, pd) = (b.ah, b.pd);
-            net.driver(b.port, |driver| driver.execute(&DestroyAh { ah, pd }))
-                .unwrap();
-        },
-    );
+    let expected = CompStatus::RemoteUnknownPeer;
+    refused("a peer without a handle", expected, |net, _, b, _| {
+        destroy_handle(net, b);
+    });
 }
 
 #[test]
@@ -342,11 +332,10 @@ fn feature_mismatch() {
         &[Profile::Efa3, Profile::Efa1, Profile::Efa0],
         Settings::default(),
     );
-    let flags = CreateQpFlags::default();
     let mut a = net.qp(0, QpType::Srd);
     let from = net.region(&a, 1, 0);
     for (port, operation) in [(1, OpType::RdmaWrite), (2, OpType::RdmaRead)] {
-        let b = net.qp_with(port, QpType::Srd, flags, CqCaps1::default(), 64);
+        let b = net.narrow_qp(port, QpType::Srd);
         let mut send = Send::write(&b, &from, &from, 8);
         send.operation = operation.into();
         send.ah = Some(net.handle(&a, b.port));
@@ -369,11 +358,7 @@ fn reads_between_versions() {
         // A p4d has the first version, and supports RDMA reads.
         let mut overrides = Instance::find("p4d.24xlarge").unwrap().overrides();
         (0..2).for_each(|port| net.set(PortId(port), overrides.clone()));
-        let qp = |net: &mut Net, port| {
-            let flags = CreateQpFlags::default();
-            net.qp_with(port, QpType::Srd, flags, CqCaps1::default(), 64)
-        };
-        let (mut a, mut b) = (qp(&mut net, 0), qp(&mut net, 1));
+        let (mut a, mut b) = (net.narrow_qp(0, QpType::Srd), net.narrow_qp(1, QpType::Srd));
         net.introduce(&mut a, &mut b);
         let to = net.region_with(&a, 1, 0, permissions);
         let from = net.region_with(&b, 1, 0, permissions);
@@ -445,8 +430,7 @@ fn receivers_that_are_not_ready() {
     net.set_rnr_retry(&a, 0);
     let mut write = Send::write(&b, &from, &to, 100);
     write.immediate = Some(1);
-    net.post(&mut a, &write);
-    assert_eq!(net.status(&mut a), CompStatus::RemoteRnr);
+    assert_eq!(net.outcome(&mut a, &write), CompStatus::RemoteRnr);
 }
 
 /// A network that loses everything.
@@ -471,18 +455,15 @@ fn peers_that_do_not_respond() {
         Send::read(&b, &from, &from, 100),
     ];
     for send in &sends {
-        net.post(&mut a, send);
-        assert_eq!(net.status(&mut a), CompStatus::LocalUnreachRemote);
+        assert_eq!(net.outcome(&mut a, send), CompStatus::LocalUnreachRemote);
     }
     // A peer that has responded before.
     let (mut net, mut a, mut b, from, to) = set();
     net.receive(&mut b, &[(to.iova, 100, to.lkey)]);
     let message = Send::message(&b, &from, 100);
-    net.post(&mut a, &message);
-    assert_eq!(net.status(&mut a), CompStatus::Ok);
+    assert_eq!(net.outcome(&mut a, &message), CompStatus::Ok);
     net.fabric.set(lossy());
-    net.post(&mut a, &message);
-    assert_eq!(net.status(&mut a), CompStatus::LocalUnrespRemote);
+    assert_eq!(net.outcome(&mut a, &message), CompStatus::LocalUnrespRemote);
 }
 
 /// A message that its receiver drops without an answer fails alone, even if it keeps its queue pair from sending for a while.
@@ -553,8 +534,7 @@ fn security_groups() {
         // Rules for other addresses have no effect, and a new setting replaces the last one.
         net.fabric.set(denied(ours, "::1".parse().unwrap()));
         net.receive(&mut b, &[(to.iova, 100, to.lkey)]);
-        net.post(&mut a, &message);
-        assert_eq!(net.status(&mut a), CompStatus::Ok);
+        assert_eq!(net.outcome(&mut a, &message), CompStatus::Ok);
     }
 }
 
@@ -574,18 +554,8 @@ fn unreachable_peers() {
     // No device has this address.
     net.fabric.set(Settings::default());
     let mut send = Send::message(&b, &from, 100);
-    let pd = a.pd;
-    let create = efa_hw::admin::ah::CreateAh {
-        dest_addr: [7; 16],
-        pd,
-    };
-    send.ah = Some(
-        net.driver(a.port, |driver| driver.execute(&create))
-            .unwrap()
-            .ah,
-    );
-    net.post(&mut a, &send);
-    assert_eq!(net.status(&mut a), CompStatus::LocalUnreachRemote);
+    send.ah = Some(net.handle_of(&a, [7; 16]));
+    assert_eq!(net.outcome(&mut a, &send), CompStatus::LocalUnreachRemote);
 }
 
 #[test]
@@ -596,13 +566,10 @@ fn peers_that_give_up() {
         ..Settings::default()
     };
     type End = fn(&mut Net, &mut Qp, &Region);
-    let deregister: End = |net, b, from| {
-        let l_key = from.lkey;
-        let deregistered = net.driver(b.port, |driver| driver.execute(&DeregMr { l_key }));
-        deregistered.unwrap();
-    };
     let ends: [(CompStatus, End); 4] = [
-        (CompStatus::RemoteBadAddress, deregister),
+        (CompStatus::RemoteBadAddress, |net, b, from| {
+            deregister(net, b.port, from.lkey);
+        }),
         (CompStatus::RemoteAbort, |net, b, _| net.destroy(b)),
         (CompStatus::RemoteAbort, |net, b, _| {
             net.modify(b, QpState::Reset);
@@ -699,8 +666,7 @@ fn work_requests_of_the_round_before() {
     let mut send = Send::message(&a, &from, 8);
     send.ah = Some(77);
     for _ in 0..2 * DEPTH {
-        net.post(&mut a, &send);
-        assert_eq!(net.status(&mut a), CompStatus::LocalInvalidAh);
+        assert_eq!(net.outcome(&mut a, &send), CompStatus::LocalInvalidAh);
     }
     // The doorbell is rung without a new work request.
     net.skip(&mut a);
@@ -832,25 +798,14 @@ fn regions_of_running_transfers_can_be_deregistered() {
         net.fill(&from, 0, &vec![0xaa; 600 * 4096]);
         net.post(&mut a, &Send::write(&b, &from, &to, 600 * 4096));
         net.run_for(Duration::from_micros(120));
-        let (port, l_key) = if remote {
-            (b.port, to.lkey)
+        let (port, l_key, expected) = if remote {
+            (b.port, to.lkey, CompStatus::RemoteBadAddress)
         } else {
-            (a.port, from.lkey)
+            (a.port, from.lkey, CompStatus::LocalInvalidLkey)
         };
-        assert_eq!(
-            net.driver(port, |driver| driver.execute(&DeregMr { l_key }))
-                .map(|_| ()),
-            Ok::<(), Status>(())
-        );
+        deregister(&mut net, port, l_key);
         let before = net.content(&to, 0, 600 * 4096);
-        assert_eq!(
-            net.status(&mut a),
-            if remote {
-                CompStatus::RemoteBadAddress
-            } else {
-                CompStatus::LocalInvalidLkey
-            }
-        );
+        assert_eq!(net.status(&mut a), expected);
         assert_eq!(net.content(&to, 0, 600 * 4096), before);
     }
 }

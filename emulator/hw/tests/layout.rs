@@ -38,10 +38,22 @@ fn entry(command: &impl Command) -> [u8; 64] {
     entry.bytes().try_into().unwrap()
 }
 
+/// Checks the entry of a command: bytes that are zero except for the given parts.
+#[track_caller]
+fn check_command(command: &impl Command, parts: &[(usize, &[u8])]) {
+    assert_eq!(entry(command), sparse(parts));
+}
+
+/// As [`check_command`], for the entry of a response.
+#[track_caller]
+fn check_response(response: &impl Response, parts: &[(usize, &[u8])]) {
+    assert_eq!(response.to_entry(), sparse(parts));
+}
+
 #[test]
 fn commands() {
-    assert_eq!(
-        entry(&qp::CreateQp {
+    check_command(
+        &qp::CreateQp {
             pd: 0x0102,
             qp_type: 2,
             flags: qp::CreateQpFlags {
@@ -62,8 +74,8 @@ fn commands() {
             recv_queue_depth: 0x6566_6768,
             uar: 0x7172,
             sl: 0x73,
-        }),
-        sparse(&[
+        },
+        &[
             (2, &[1]),
             (4, &[0x02, 0x01, 2, 0b1010]),
             (8, &[0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11]),
@@ -73,10 +85,10 @@ fn commands() {
             (40, &[0x54, 0x53, 0x52, 0x51, 0x58, 0x57, 0x56, 0x55]),
             (48, &[0x64, 0x63, 0x62, 0x61, 0x68, 0x67, 0x66, 0x65]),
             (56, &[0x72, 0x71, 0x73]),
-        ])
+        ],
     );
-    assert_eq!(
-        entry(&qp::ModifyQp {
+    check_command(
+        &qp::ModifyQp {
             modify_mask: qp::ModifyQpMask {
                 qp_state: true,
                 cur_qp_state: false,
@@ -92,54 +104,43 @@ fn commands() {
             sq_psn: 0x2122_2324,
             sq_drained_async_notify: true,
             rnr_retry: 7,
-        }),
-        sparse(&[
+        },
+        &[
             (2, &[2]),
             (4, &[0b11_0101]),
             (8, &[4, 3, 2, 1, 3, 0, 0, 0, 2]),
             (20, &[0x14, 0x13, 0x12, 0x11, 0x24, 0x23, 0x22, 0x21, 1, 7]),
-        ])
+        ],
     );
-    assert_eq!(
-        entry(&qp::QueryQp {
-            qp_handle: 0x0102_0304
-        }),
-        sparse(&[(2, &[3, 0, 4, 3, 2, 1])])
-    );
-    assert_eq!(
-        entry(&qp::DestroyQp {
-            qp_handle: 0x0102_0304
-        }),
-        sparse(&[(2, &[4, 0, 4, 3, 2, 1])])
-    );
-    assert_eq!(
-        entry(&ah::CreateAh {
+    let qp_handle = 0x0102_0304;
+    check_command(&qp::QueryQp { qp_handle }, &[(2, &[3, 0, 4, 3, 2, 1])]);
+    check_command(&qp::DestroyQp { qp_handle }, &[(2, &[4, 0, 4, 3, 2, 1])]);
+    check_command(
+        &ah::CreateAh {
             dest_addr: *b"0123456789abcdef",
-            pd: 0x0102
-        }),
-        sparse(&[(2, &[5, 0]), (4, b"0123456789abcdef"), (20, &[2, 1])])
+            pd: 0x0102,
+        },
+        &[(2, &[5, 0]), (4, b"0123456789abcdef"), (20, &[2, 1])],
     );
-    assert_eq!(
-        entry(&ah::DestroyAh {
+    check_command(
+        &ah::DestroyAh {
             ah: 0x0102,
-            pd: 0x0304
-        }),
-        sparse(&[(2, &[6, 0, 2, 1, 4, 3])])
+            pd: 0x0304,
+        },
+        &[(2, &[6, 0, 2, 1, 4, 3])],
     );
-    assert_eq!(
-        entry(&mr::DeregMr { l_key: 0x0102_0304 }),
-        sparse(&[(2, &[8, 0, 4, 3, 2, 1])])
-    );
-    assert_eq!(
-        entry(&cq::CreateCq {
+    let l_key = 0x0102_0304;
+    check_command(&mr::DeregMr { l_key }, &[(2, &[8, 0, 4, 3, 2, 1])]);
+    check_command(
+        &cq::CreateCq {
             caps_1: cq::CqCaps1 {
                 interrupt_mode_enabled: true,
-                virt: false
+                virt: false,
             },
             caps_2: cq::CqCaps2 {
                 cq_entry_size_words: 8,
                 set_src_addr: true,
-                sq_comp_64_bit_req_id: true
+                sq_comp_64_bit_req_id: true,
             },
             sub_cq_depth: 0x0102,
             eqn: 0x0304,
@@ -147,87 +148,75 @@ fn commands() {
             l_key: 0x2122_2324,
             num_sub_cqs: 0x3132,
             uar: 0x3334,
-        }),
-        sparse(&[
+        },
+        &[
             (2, &[9, 0, 0x20, 0x68, 2, 1, 4, 3]),
             (12, &[0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11]),
             (20, &[0x24, 0x23, 0x22, 0x21, 0x32, 0x31, 0x34, 0x33]),
-        ])
+        ],
     );
-    assert_eq!(
-        entry(&cq::DestroyCq { cq_idx: 0x0102 }),
-        sparse(&[(2, &[10, 0, 2, 1])])
-    );
-    assert_eq!(
-        entry(&features::GetFeature {
+    check_command(&cq::DestroyCq { cq_idx: 0x0102 }, &[(2, &[10, 0, 2, 1])]);
+    check_command(
+        &features::GetFeature {
             feature_id: 9,
             ..Default::default()
-        }),
-        sparse(&[(2, &[11]), (17, &[9])])
+        },
+        &[(2, &[11]), (17, &[9])],
     );
-    assert_eq!(
-        entry(&features::SetFeature {
+    check_command(
+        &features::SetFeature {
             control: AqFlags {
                 ctrl_data: true,
                 ..Default::default()
             },
             control_buffer: CtrlBuffInfo {
                 length: 180,
-                address: 0x0102_0304_0506_0708
+                address: 0x0102_0304_0506_0708,
             },
             feature_id: 6,
             data: [0xff; 44],
-        }),
-        sparse(&[
+        },
+        &[
             (2, &[12, 2, 180, 0, 0, 0, 8, 7, 6, 5, 4, 3, 2, 1]),
             (17, &[6]),
             (20, &[0xff; 44]),
-        ])
+        ],
     );
-    assert_eq!(
-        entry(&stats::GetStats {
+    check_command(
+        &stats::GetStats {
             stats_type: 4,
             scope: 1,
             scope_modifier: 0x0102,
             ..Default::default()
-        }),
-        sparse(&[(2, &[13]), (16, &[4, 1, 2, 1])])
+        },
+        &[(2, &[13]), (16, &[4, 1, 2, 1])],
     );
-    assert_eq!(entry(&pd::AllocPd {}), sparse(&[(2, &[14])]));
-    assert_eq!(
-        entry(&pd::DeallocPd { pd: 0x0102 }),
-        sparse(&[(2, &[15, 0, 2, 1])])
-    );
-    assert_eq!(entry(&uar::AllocUar {}), sparse(&[(2, &[16])]));
-    assert_eq!(
-        entry(&uar::DeallocUar { uar: 0x0102 }),
-        sparse(&[(2, &[17, 0, 2, 1])])
-    );
-    assert_eq!(
-        entry(&eq::CreateEq {
+    check_command(&pd::AllocPd {}, &[(2, &[14])]);
+    check_command(&pd::DeallocPd { pd: 0x0102 }, &[(2, &[15, 0, 2, 1])]);
+    check_command(&uar::AllocUar {}, &[(2, &[16])]);
+    check_command(&uar::DeallocUar { uar: 0x0102 }, &[(2, &[17, 0, 2, 1])]);
+    check_command(
+        &eq::CreateEq {
             depth: 0x0102,
             msix_vector: 3,
             caps: eq::CreateEqCaps {
-                entry_size_words: 4
+                entry_size_words: 4,
             },
             base_address: 0x1112_1314_1516_1718,
             events: features::EqEvents { completion: true },
-        }),
-        sparse(&[
+        },
+        &[
             (2, &[18, 0, 2, 1, 3, 4]),
             (8, &[0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11, 1]),
-        ])
+        ],
     );
-    assert_eq!(
-        entry(&eq::DestroyEq { eqn: 0x0102 }),
-        sparse(&[(2, &[19, 0, 2, 1])])
-    );
-    assert_eq!(
-        entry(&mr::AllocMr {
+    check_command(&eq::DestroyEq { eqn: 0x0102 }, &[(2, &[19, 0, 2, 1])]);
+    check_command(
+        &mr::AllocMr {
             pd: 0x0102,
-            max_pages: 0x0304_0506
-        }),
-        sparse(&[(2, &[20, 0, 2, 1, 0, 0, 6, 5, 4, 3])])
+            max_pages: 0x0304_0506,
+        },
+        &[(2, &[20, 0, 2, 1, 0, 0, 6, 5, 4, 3])],
     );
 }
 
@@ -247,48 +236,44 @@ const QP_EVENTS: event_counter::QpEvents = event_counter::QpEvents {
 
 #[test]
 fn event_counters() {
-    assert_eq!(
-        entry(&event_counter::CreateEventCounter {
+    check_command(
+        &event_counter::CreateEventCounter {
             uar: 0x0102,
             paddr: 0x1112_1314_1516_1718,
-        }),
-        sparse(&[
+        },
+        &[
             (2, &[25, 0, 2, 1]),
             (8, &[0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11]),
-        ])
+        ],
     );
-    assert_eq!(
-        event_counter::CreateEventCounterResponse {
-            cntr_handle: 0x0102_0304
-        }
-        .to_entry(),
-        sparse(&[(8, &[4, 3, 2, 1])])
+    let cntr_handle = 0x0102_0304;
+    check_response(
+        &event_counter::CreateEventCounterResponse { cntr_handle },
+        &[(8, &[4, 3, 2, 1])],
     );
-    assert_eq!(
-        entry(&event_counter::DestroyEventCounter {
-            cntr_handle: 0x0102_0304
-        }),
-        sparse(&[(2, &[26, 0, 4, 3, 2, 1])])
+    check_command(
+        &event_counter::DestroyEventCounter { cntr_handle },
+        &[(2, &[26, 0, 4, 3, 2, 1])],
     );
-    assert_eq!(
-        entry(&event_counter::ModifyEventCounter {
-            cntr_handle: 0x0102_0304,
+    check_command(
+        &event_counter::ModifyEventCounter {
+            cntr_handle,
             operation: event_counter::ModifyOp::Add.into(),
             value: 0x1112_1314_1516_1718,
-        }),
-        sparse(&[
+        },
+        &[
             (2, &[28, 0, 4, 3, 2, 1, 1]),
             (16, &[0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11]),
-        ])
+        ],
     );
     let attach = event_counter::AttachEventCounter {
-        cntr_handle: 0x0102_0304,
+        cntr_handle,
         attach_type: 5,
         qp_handle: 0x1112_1314,
         events: QP_EVENTS,
     };
     let detach = event_counter::DetachEventCounter {
-        cntr_handle: attach.cntr_handle,
+        cntr_handle,
         attach_type: attach.attach_type,
         qp_handle: attach.qp_handle,
         events: attach.events,
@@ -329,16 +314,10 @@ fn memory_region_page_lists() {
     };
     let common: &[(usize, &[u8])] = &[
         (4, &[2, 1]),
-        (
-            40,
-            &[0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11, 0x95, 0b101],
-        ),
-        (
-            52,
-            &[
-                0x24, 0x23, 0x22, 0x21, 0x38, 0x37, 0x36, 0x35, 0x34, 0x33, 0x32, 0x31,
-            ],
-        ),
+        (40, &[0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11]),
+        (48, &[0x95, 0b101]),
+        (52, &[0x24, 0x23, 0x22, 0x21]),
+        (56, &[0x38, 0x37, 0x36, 0x35, 0x34, 0x33, 0x32, 0x31]),
     ];
 
     let pages = mr::PageList::Inline([0x0102_0304_0506_0708, 2, 3, 4]);
@@ -380,21 +359,18 @@ fn chunk_of_an_indirect_control_buffer() {
     assert_eq!(control::CHUNK_ENTRIES, 510);
     assert_eq!(control::CHUNK_NEXT_OFFSET, 4080);
     assert_eq!(control::CHUNK_USED_SIZE, 4092);
-    assert_eq!(
-        CtrlBuffInfo {
-            length: 0x0102_0304,
-            address: 0x0506_0708_090a_0b0c
-        }
-        .encode(),
-        [4, 3, 2, 1, 12, 11, 10, 9, 8, 7, 6, 5]
-    );
+    let buffer = CtrlBuffInfo {
+        length: 0x0102_0304,
+        address: 0x0506_0708_090a_0b0c,
+    };
+    assert_eq!(buffer.encode(), [4, 3, 2, 1, 12, 11, 10, 9, 8, 7, 6, 5]);
 }
 
 #[test]
 fn responses() {
     assert_eq!(NoData {}.to_entry(), [0; 64]);
-    assert_eq!(
-        qp::CreateQpResponse {
+    check_response(
+        &qp::CreateQpResponse {
             qp_handle: 0x0102_0304,
             qp_num: 0x0506,
             send_sub_cq_idx: 0x0708,
@@ -402,35 +378,30 @@ fn responses() {
             sq_db_offset: 0x1112_1314,
             rq_db_offset: 0x2122_2324,
             llq_descriptors_offset: 0x3132_3334,
-        }
-        .to_entry(),
-        sparse(&[
+        },
+        &[
             (8, &[4, 3, 2, 1, 6, 5]),
             (16, &[8, 7, 10, 9]),
             (20, &[0x14, 0x13, 0x12, 0x11, 0x24, 0x23, 0x22, 0x21]),
             (28, &[0x34, 0x33, 0x32, 0x31]),
-        ])
+        ],
     );
-    assert_eq!(
-        qp::QueryQpResponse {
+    check_response(
+        &qp::QueryQpResponse {
             qp_state: 6,
             qkey: 0x1112_1314,
             sq_psn: 0x2122_2324,
             sq_draining: true,
             rnr_retry: 7,
-        }
-        .to_entry(),
-        sparse(&[
+        },
+        &[
             (8, &[6]),
-            (12, &[0x14, 0x13, 0x12, 0x11, 0x24, 0x23, 0x22, 0x21, 1, 7])
-        ])
+            (12, &[0x14, 0x13, 0x12, 0x11, 0x24, 0x23, 0x22, 0x21, 1, 7]),
+        ],
     );
-    assert_eq!(
-        ah::CreateAhResponse { ah: 0x0102 }.to_entry(),
-        sparse(&[(8, &[2, 1])])
-    );
-    assert_eq!(
-        mr::RegMrResponse {
+    check_response(&ah::CreateAhResponse { ah: 0x0102 }, &[(8, &[2, 1])]);
+    check_response(
+        &mr::RegMrResponse {
             l_key: 0x0102_0304,
             r_key: 0x0506_0708,
             validity: mr::InterconnectValidity {
@@ -441,39 +412,27 @@ fn responses() {
             recv_ic_id: 9,
             rdma_read_ic_id: 10,
             rdma_recv_ic_id: 11,
-        }
-        .to_entry(),
-        sparse(&[(8, &[4, 3, 2, 1, 8, 7, 6, 5, 0b101, 9, 10, 11])])
+        },
+        &[(8, &[4, 3, 2, 1, 8, 7, 6, 5, 0b101, 9, 10, 11])],
     );
-    assert_eq!(
-        cq::CreateCqResponse {
+    check_response(
+        &cq::CreateCqResponse {
             cq_idx: 0x0102,
             sub_cq_actual_depth: 0x0304,
             db_offset: 0x0506_0708,
             flags: cq::CreateCqResponseFlags { db_valid: true },
-        }
-        .to_entry(),
-        sparse(&[(8, &[2, 1, 4, 3, 8, 7, 6, 5, 1])])
+        },
+        &[(8, &[2, 1, 4, 3, 8, 7, 6, 5, 1])],
     );
-    assert_eq!(
-        pd::AllocPdResponse { pd: 0x0102 }.to_entry(),
-        sparse(&[(8, &[2, 1])])
-    );
-    assert_eq!(
-        uar::AllocUarResponse { uar: 0x0102 }.to_entry(),
-        sparse(&[(8, &[2, 1])])
-    );
-    assert_eq!(
-        eq::CreateEqResponse { eqn: 0x0102 }.to_entry(),
-        sparse(&[(8, &[2, 1])])
-    );
-    assert_eq!(
-        mr::AllocMrResponse {
+    check_response(&pd::AllocPdResponse { pd: 0x0102 }, &[(8, &[2, 1])]);
+    check_response(&uar::AllocUarResponse { uar: 0x0102 }, &[(8, &[2, 1])]);
+    check_response(&eq::CreateEqResponse { eqn: 0x0102 }, &[(8, &[2, 1])]);
+    check_response(
+        &mr::AllocMrResponse {
             l_key: 0x0102_0304,
-            r_key: 0x0506_0708
-        }
-        .to_entry(),
-        sparse(&[(8, &[4, 3, 2, 1, 8, 7, 6, 5])])
+            r_key: 0x0506_0708,
+        },
+        &[(8, &[4, 3, 2, 1, 8, 7, 6, 5])],
     );
 }
 
@@ -506,15 +465,12 @@ fn headers() {
         assert_eq!(entry.bytes()[3], 0b111);
         assert_eq!(mr::RegMr::from_request(&entry.request()), command);
     }
-    assert_eq!(
-        AqHeaderV2 {
-            common: AqHeader::default(),
-            checksum: 0x0102,
-            payload_ver: 3,
-        }
-        .encode(),
-        [0, 0, 0, 0, 2, 1, 3, 0, 0, 0, 0, 0]
-    );
+    let header = AqHeaderV2 {
+        common: AqHeader::default(),
+        checksum: 0x0102,
+        payload_ver: 3,
+    };
+    assert_eq!(header.encode(), [0, 0, 0, 0, 2, 1, 3, 0, 0, 0, 0, 0]);
 
     let header = AcqHeader {
         command_id: CommandId { id: 0x0123 },
@@ -601,30 +557,18 @@ fn feature_attributes() {
         max_link_speed_gbps: 0x7172,
     };
     let response = attributes.into_response();
-    assert_eq!(
-        response.to_entry(),
-        sparse(&[
-            (
-                8,
-                &[
-                    8, 7, 6, 5, 4, 3, 2, 1, 0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11
-                ]
-            ),
-            (
-                24,
-                &[
-                    0x24, 0x23, 0x22, 0x21, 0x34, 0x33, 0x32, 0x31, 0x44, 0x43, 0x42, 0x41
-                ]
-            ),
-            (
-                36,
-                &[6, 5, 7, 8, 0b11_0101, 0b100, 0, 0, 0x54, 0x53, 0x52, 0x51]
-            ),
-            (
-                48,
-                &[0x68, 0x67, 0x66, 0x65, 0x64, 0x63, 0x62, 0x61, 0x72, 0x71]
-            ),
-        ])
+    check_response(
+        &response,
+        &[
+            (8, &[8, 7, 6, 5, 4, 3, 2, 1]),
+            (16, &[0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11]),
+            (24, &[0x24, 0x23, 0x22, 0x21, 0x34, 0x33, 0x32, 0x31]),
+            (32, &[0x44, 0x43, 0x42, 0x41]),
+            (36, &[6, 5, 7, 8, 0b11_0101, 0b100, 0, 0]),
+            (44, &[0x54, 0x53, 0x52, 0x51]),
+            (48, &[0x68, 0x67, 0x66, 0x65, 0x64, 0x63, 0x62, 0x61]),
+            (56, &[0x72, 0x71]),
+        ],
     );
     assert_eq!(features::DeviceAttr::from_response(&response), attributes);
 
@@ -655,48 +599,38 @@ fn feature_attributes() {
             0x11
         ]
     );
-    assert_eq!(
-        features::QueueAttr2 {
+    check_response(
+        &features::QueueAttr2 {
             inline_buf_size_ex: 0x0102,
             supported_event_counter_qp_events: QP_EVENTS,
             max_event_counters: 0x1112_1314,
             event_counter_max_val: 0x2122_2324_2526_2728,
         }
-        .into_response()
-        .to_entry(),
-        sparse(&[
+        .into_response(),
+        &[
             (8, &[2, 1]),
             (16, &[0x55, 2, 0, 0, 0x14, 0x13, 0x12, 0x11]),
             (24, &[0x28, 0x27, 0x26, 0x25, 0x24, 0x23, 0x22, 0x21]),
-        ])
+        ],
     );
-    assert_eq!(
-        features::NetworkAttr {
-            addr: *b"0123456789abcdef",
-            mtu: 0x0102_0304
-        }
-        .encode(),
-        *b"0123456789abcdef\x04\x03\x02\x01"
-    );
-    assert_eq!(
-        features::HwHints {
-            mmio_read_timeout: 0x0102,
-            driver_watchdog_timeout: 0x0304,
-            admin_completion_timeout: 0x0506,
-            poll_interval: 0x0708,
-        }
-        .encode(),
-        [2, 1, 4, 3, 6, 5, 8, 7]
-    );
-    assert_eq!(
-        features::EventQueueAttr {
-            max_eq: 0x0102_0304,
-            max_eq_depth: 0x0506_0708,
-            event_bitmask: features::EqEvents { completion: true },
-        }
-        .encode(),
-        [4, 3, 2, 1, 8, 7, 6, 5, 1, 0, 0, 0]
-    );
+    let attributes = features::NetworkAttr {
+        addr: *b"0123456789abcdef",
+        mtu: 0x0102_0304,
+    };
+    assert_eq!(attributes.encode(), *b"0123456789abcdef\x04\x03\x02\x01");
+    let hints = features::HwHints {
+        mmio_read_timeout: 0x0102,
+        driver_watchdog_timeout: 0x0304,
+        admin_completion_timeout: 0x0506,
+        poll_interval: 0x0708,
+    };
+    assert_eq!(hints.encode(), [2, 1, 4, 3, 6, 5, 8, 7]);
+    let attributes = features::EventQueueAttr {
+        max_eq: 0x0102_0304,
+        max_eq_depth: 0x0506_0708,
+        event_bitmask: features::EqEvents { completion: true },
+    };
+    assert_eq!(attributes.encode(), [4, 3, 2, 1, 8, 7, 6, 5, 1, 0, 0, 0]);
     let groups = features::AenqConfig {
         supported_groups: 0x0102_0304,
         enabled_groups: 0x1e,
@@ -720,59 +654,49 @@ fn statistics() {
         qkey_viol: 0x0102_0304_0506_0708,
     };
     let response = basic.into_response();
-    assert_eq!(
-        response.to_entry(),
-        sparse(&[
+    check_response(
+        &response,
+        &[
             (8, &[1]),
             (16, &[2]),
             (24, &[3]),
             (32, &[4]),
             (40, &[5]),
             (48, &[8, 7, 6, 5, 4, 3, 2, 1]),
-        ])
+        ],
     );
     assert_eq!(stats::BasicStats::from_response(&response), basic);
-    assert_eq!(
-        stats::MessagesStats {
-            send_bytes: 1,
-            send_wrs: 2,
-            recv_bytes: 3,
-            recv_wrs: 4
-        }
-        .encode(),
-        sparse(&[(0, &[1]), (8, &[2]), (16, &[3]), (24, &[4])])
-    );
-    assert_eq!(
-        stats::RdmaReadStats {
-            read_wrs: 1,
-            read_bytes: 2,
-            read_wr_err: 3,
-            read_resp_bytes: 4,
-        }
-        .encode(),
-        sparse(&[(0, &[1]), (8, &[2]), (16, &[3]), (24, &[4])])
-    );
-    assert_eq!(
-        stats::RdmaWriteStats {
-            write_wrs: 1,
-            write_bytes: 2,
-            write_wr_err: 3,
-            write_recv_bytes: 4,
-        }
-        .encode(),
-        sparse(&[(0, &[1]), (8, &[2]), (16, &[3]), (24, &[4])])
-    );
-    assert_eq!(
-        stats::NetworkStats {
-            retrans_bytes: 1,
-            retrans_pkts: 2,
-            retrans_timeout_events: 3,
-            unresponsive_remote_events: 4,
-            impaired_remote_conn_events: 5,
-        }
-        .encode(),
-        sparse(&[(0, &[1]), (8, &[2]), (16, &[3]), (24, &[4]), (32, &[5])])
-    );
+    let four = sparse(&[(0, &[1]), (8, &[2]), (16, &[3]), (24, &[4])]);
+    let messages = stats::MessagesStats {
+        send_bytes: 1,
+        send_wrs: 2,
+        recv_bytes: 3,
+        recv_wrs: 4,
+    };
+    assert_eq!(messages.encode(), four);
+    let reads = stats::RdmaReadStats {
+        read_wrs: 1,
+        read_bytes: 2,
+        read_wr_err: 3,
+        read_resp_bytes: 4,
+    };
+    assert_eq!(reads.encode(), four);
+    let writes = stats::RdmaWriteStats {
+        write_wrs: 1,
+        write_bytes: 2,
+        write_wr_err: 3,
+        write_recv_bytes: 4,
+    };
+    assert_eq!(writes.encode(), four);
+    let network = stats::NetworkStats {
+        retrans_bytes: 1,
+        retrans_pkts: 2,
+        retrans_timeout_events: 3,
+        unresponsive_remote_events: 4,
+        impaired_remote_conn_events: 5,
+    };
+    let five = sparse(&[(0, &[1]), (8, &[2]), (16, &[3]), (24, &[4]), (32, &[5])]);
+    assert_eq!(network.encode(), five);
 }
 
 #[test]
@@ -793,17 +717,14 @@ fn events() {
         ])
     );
     assert_eq!(aenq::AenqGroup::KeepAlive.mask(), 0x10);
-    assert_eq!(
-        eqe::Eqe {
-            common: eqe::EqeCommon {
-                phase: true,
-                event_type: 0xff
-            },
-            cqn: 0x0102,
-        }
-        .encode(),
-        sparse(&[(0, &[0xff, 0x01]), (8, &[2, 1])])
-    );
+    let event = eqe::Eqe {
+        common: eqe::EqeCommon {
+            phase: true,
+            event_type: 0xff,
+        },
+        cqn: 0x0102,
+    };
+    assert_eq!(event.encode(), sparse(&[(0, &[0xff, 0x01]), (8, &[2, 1])]));
 }
 
 #[test]
@@ -868,77 +789,53 @@ fn registers() {
     };
     assert_eq!(reset.into_raw(), 0x6000_0001);
 
-    assert_eq!(
-        regs::AqCaps {
-            depth: 32,
-            entry_size: 64
-        }
-        .into_raw(),
-        0x0040_0020
-    );
-    assert_eq!(
-        regs::EventRingCaps {
-            depth: 16,
-            entry_size: 64,
-            msix_vector: 3
-        }
-        .into_raw(),
-        0x0340_0010
-    );
-    assert_eq!(
-        regs::MmioRegRead {
-            req_id: 0x0102,
-            reg_off: 0x58
-        }
-        .into_raw(),
-        0x0058_0102
-    );
-    assert_eq!(
-        regs::EqDb {
-            eqn: 0x0102,
-            arm: true
-        }
-        .into_raw(),
-        0x8000_0102
-    );
+    let caps = regs::AqCaps {
+        depth: 32,
+        entry_size: 64,
+    };
+    assert_eq!(caps.into_raw(), 0x0040_0020);
+    let caps = regs::EventRingCaps {
+        depth: 16,
+        entry_size: 64,
+        msix_vector: 3,
+    };
+    assert_eq!(caps.into_raw(), 0x0340_0010);
+    let read = regs::MmioRegRead {
+        req_id: 0x0102,
+        reg_off: 0x58,
+    };
+    assert_eq!(read.into_raw(), 0x0058_0102);
+    let doorbell = regs::EqDb {
+        eqn: 0x0102,
+        arm: true,
+    };
+    assert_eq!(doorbell.into_raw(), 0x8000_0102);
     assert_eq!(regs::IntrMask { masked: true }.into_raw(), 1);
     assert_eq!(regs::Version { minor: 2, major: 1 }.into_raw(), 0x0102);
-    assert_eq!(
-        regs::ControllerVersion {
-            subminor: 4,
-            minor: 3,
-            major: 2,
-            implementation: 1
-        }
-        .into_raw(),
-        0x0102_0304
-    );
-    assert_eq!(
-        regs::DevSts {
-            ready: true,
-            reset_in_progress: true,
-            ..Default::default()
-        }
-        .into_raw(),
-        0b1001
-    );
-    assert_eq!(
-        regs::DevSts {
-            fatal_error: true,
-            ..Default::default()
-        }
-        .into_raw(),
-        0x20
-    );
-    assert_eq!(
-        regs::ReadlessResponse {
-            req_id: 0x0102,
-            reg_off: 0x58,
-            reg_val: 0x0304_0506
-        }
-        .encode(),
-        [2, 1, 0x58, 0, 6, 5, 4, 3]
-    );
+    let version = regs::ControllerVersion {
+        subminor: 4,
+        minor: 3,
+        major: 2,
+        implementation: 1,
+    };
+    assert_eq!(version.into_raw(), 0x0102_0304);
+    let status = regs::DevSts {
+        ready: true,
+        reset_in_progress: true,
+        ..Default::default()
+    };
+    assert_eq!(status.into_raw(), 0b1001);
+    let status = regs::DevSts {
+        fatal_error: true,
+        ..Default::default()
+    };
+    assert_eq!(status.into_raw(), 0x20);
+    let response = regs::ReadlessResponse {
+        req_id: 0x0102,
+        reg_off: 0x58,
+        reg_val: 0x0304_0506,
+    };
+    assert_eq!(response.encode(), [2, 1, 0x58, 0, 6, 5, 4, 3]);
 }
 
 #[test]
