@@ -8,7 +8,6 @@ use std::{cell::Cell, rc::Rc};
 use driver::{
     client::{Objects, Request, Ulp, DIRECT, GENERATION, WORKQUEUE},
     fault::{always, command as of_command, death, rule, silence, status},
-    hardware::trace_device,
     rig::{self, Rig, SECOND},
 };
 use efa_hw::admin::Opcode;
@@ -27,7 +26,11 @@ use kernel::{
     sim::{self, Policy, RawLock, Rng},
 };
 
-use crate::findings::run_without_end;
+use crate::{
+    at_random,
+    findings::{run_bound_without_end, run_without_end},
+    traced,
+};
 
 #[test]
 fn a_client_that_is_being_added_does_not_wait_for_itself() {
@@ -84,8 +87,7 @@ extern "C" fn count_event(_: *mut ib_cq, _: *mut core::ffi::c_void) {
 /// Covers events for a queue without events, and a second event that was not requested.
 #[test]
 fn an_event_that_was_not_requested_is_ignored() {
-    run_without_end(|rig| {
-        rig.probe().unwrap();
+    run_bound_without_end(|rig| {
         let other = Objects::new(registered().unwrap(), WORKQUEUE).unwrap();
         let (eqn, other_cqn) = queue(rig);
         // SAFETY: The queue exists. The core has requested an event, and does not poll it any more.
@@ -112,12 +114,7 @@ fn an_event_that_was_not_requested_is_ignored() {
 #[test]
 fn events_while_queues_are_created_and_freed_are_ignored() {
     for seed in 0..300 {
-        let policy = Policy::Random {
-            rng: Rng::new(seed),
-            preempt: 3,
-            hurry: 0,
-        };
-        rig::run_without_end(Profile::Efa3, policy, |mut rig| {
+        rig::run_without_end(Profile::Efa3, at_random(seed), |mut rig| {
             // All queues have the same number.
             rig.set(r#"{"max_cq": 1}"#);
             rig.probe().unwrap();
@@ -147,8 +144,7 @@ fn events_while_queues_are_created_and_freed_are_ignored() {
 /// The requested receive queue has more descriptors than the device allows.
 #[test]
 fn a_receive_queue_is_no_larger_than_the_device_allows() {
-    run_without_end(|rig| {
-        rig.probe().unwrap();
+    run_bound_without_end(|rig| {
         let objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
         let most = 32_768;
         let mut attr = objects.qp_attr();
@@ -279,12 +275,7 @@ fn a_request_that_is_posted_in_a_halt_ends() {
 #[test]
 fn a_request_that_is_posted_during_a_failure_ends() {
     for seed in 0..4000 {
-        let policy = Policy::Random {
-            rng: Rng::new(seed),
-            preempt: 3,
-            hurry: 0,
-        };
-        let ended = rig::run_without_end(Profile::Efa3, policy, |mut rig| {
+        let ended = rig::run_without_end(Profile::Efa3, at_random(seed), |mut rig| {
             rig.probe().unwrap();
             let client = Ulp::new(|device| Objects::new(device, WORKQUEUE), true);
             let number = client::register_client(client.clone());
@@ -480,8 +471,7 @@ extern "C" fn post_in_handler(cq: *mut ib_cq, context: *mut core::ffi::c_void) {
 #[test]
 fn a_completion_handler_may_post() {
     for dies in [false, true] {
-        run_without_end(|rig| {
-            rig.probe().unwrap();
+        run_bound_without_end(|rig| {
             let poster = Poster::new();
             poster.post();
             if dies {
@@ -507,8 +497,7 @@ fn no_object_is_left_to_the_device_with_the_memory_of_a_client() {
         (Opcode::DestroyQp, false, false, false),
         (Opcode::DeregMr, false, false, true),
     ] {
-        run_without_end(|rig| {
-            rig.probe().unwrap();
+        run_bound_without_end(|rig| {
             let objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
             let request = Request::new(0);
             if is_posted {
@@ -537,8 +526,7 @@ fn no_object_is_left_to_the_device_with_the_memory_of_a_client() {
 /// The device may put a queue pair into the error state by itself. Then it refuses the transition, whose aim is reached.
 #[test]
 fn a_queue_pair_that_the_device_has_failed_can_be_drained() {
-    run_without_end(|rig| {
-        rig.probe().unwrap();
+    run_bound_without_end(|rig| {
         let objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
         let requests = [(); 8].map(|()| Request::new(0));
         for request in &requests {
@@ -563,15 +551,9 @@ fn a_queue_pair_that_the_device_has_failed_can_be_drained() {
 /// As in Amazon's driver. A device may compare the generation.
 #[test]
 fn a_region_is_deregistered_by_its_current_key() {
-    run_without_end(|rig| {
-        rig.probe().unwrap();
+    run_bound_without_end(|_| {
         let objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
-        trace_device(true);
-        sim::keep_log(true);
-        objects.use_region();
-        let log = sim::take_log();
-        trace_device(false);
-        sim::keep_log(false);
+        let ((), log) = traced(|| objects.use_region());
         let key = |name: &str| {
             let line = log.iter().find(|line| line.contains(name));
             let (_, rest) = line?.split_once("lkey=")?;
@@ -605,8 +587,7 @@ fn a_device_that_fails_while_a_client_is_added_is_given_up() {
 /// A client reads as many bytes as a completion reports.
 #[test]
 fn a_message_that_exceeds_its_buffer_is_an_error() {
-    run_without_end(|rig| {
-        rig.probe().unwrap();
+    run_bound_without_end(|rig| {
         let objects = Objects::new(registered().unwrap(), WORKQUEUE).unwrap();
         let (send, receive) = (Request::new(0), Request::new(0));
         // Bytes 6 and 7 are the length.

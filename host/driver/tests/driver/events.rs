@@ -11,7 +11,7 @@ use efa_model::Profile;
 use ib_core::udata;
 use kernel::sim;
 
-use crate::{command, counter, messages, run, run_with};
+use crate::{command, counter, messages, run_bound_as, run_with};
 
 /// Depth of the driver's asynchronous event queue.
 const DEPTH: u64 = 16;
@@ -25,9 +25,7 @@ fn posted(rig: &Rig) -> u64 {
 
 #[test]
 fn keep_alives_are_counted() {
-    run(|rig| {
-        rig.set(QUIET);
-        rig.probe().unwrap();
+    run_bound_as(QUIET, |rig| {
         for number in 0..3 * DEPTH {
             assert_eq!(counter("keep_alive_rcvd"), number);
             rig.event(AenqGroup::KeepAlive.into(), 0);
@@ -39,9 +37,7 @@ fn keep_alives_are_counted() {
 
 #[test]
 fn keep_alives_come_by_themselves() {
-    run(|rig| {
-        rig.set(r#"{"keep_alive_ms": 20}"#);
-        rig.probe().unwrap();
+    run_bound_as(r#"{"keep_alive_ms": 20}"#, |_| {
         sim::sleep(SECOND);
         assert!((45..=51).contains(&counter("keep_alive_rcvd")));
     });
@@ -51,9 +47,7 @@ fn keep_alives_come_by_themselves() {
 #[test]
 fn a_storm_of_completion_events_leaves_time() {
     const RINGS: u64 = 20;
-    run(|rig| {
-        rig.set(r#"{"max_eq_depth": 1024}"#);
-        rig.probe().unwrap();
+    run_bound_as(r#"{"max_eq_depth": 1024}"#, |rig| {
         let objects = Objects::new().unwrap();
         let start = sim::now();
         rig.shared.with(|device, _, now| {
@@ -77,9 +71,7 @@ fn a_storm_of_completion_events_leaves_time() {
 /// All events arrive at once, and most do not fit into the ring.
 #[test]
 fn a_burst_overflows_the_ring() {
-    run(|rig| {
-        rig.set(QUIET);
-        rig.probe().unwrap();
+    run_bound_as(QUIET, |rig| {
         for _ in 0..20 * DEPTH {
             rig.shared.with(|device, machine, now| {
                 device.post_event(machine, now, AenqGroup::KeepAlive.into(), 0)
@@ -97,9 +89,7 @@ fn a_burst_overflows_the_ring() {
 #[test]
 fn of_each_group_are_logged() {
     for (group, name) in [(2, "WARNING"), (3, "NOTIFICATION"), (77, "0x4d")] {
-        run(|rig| {
-            rig.set(QUIET);
-            rig.probe().unwrap();
+        run_bound_as(QUIET, |rig| {
             sim::keep_log(true);
             rig.event(group, 0x12);
             sim::sleep(SECOND);
@@ -146,9 +136,7 @@ fn of_the_last_session_are_ignored_or_obeyed() {
 fn a_storm_does_not_block_others() {
     const STORM: u64 = 10_000;
     for group in [2, 77, 4] {
-        run(|rig| {
-            rig.set(QUIET);
-            rig.probe().unwrap();
+        run_bound_as(QUIET, |rig| {
             sim::keep_log(true);
             rig.shared
                 .with(|device, _, _| device.storm(group, 1, STORM))
@@ -166,9 +154,7 @@ fn a_storm_does_not_block_others() {
 
 #[test]
 fn a_storm_of_fatal_errors_is_one_reset() {
-    run(|rig| {
-        rig.set(QUIET);
-        rig.probe().unwrap();
+    run_bound_as(QUIET, |rig| {
         rig.shared
             .with(|device, _, _| device.storm(AenqGroup::FatalError.into(), 1, 10_000))
             .unwrap();
@@ -202,9 +188,7 @@ fn of_queues_that_are_gone_are_ignored() {
 /// The core frees the queue, but not the entries of its events in the channel.
 #[test]
 fn of_a_queue_whose_creation_fails() {
-    run(|rig| {
-        rig.set(QUIET);
-        rig.probe().unwrap();
+    run_bound_as(QUIET, |rig| {
         let program = Program::new().unwrap();
         // A device can post this event at any time, such as one of an earlier queue.
         let shared = rig.shared.clone();

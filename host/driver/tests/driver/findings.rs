@@ -19,14 +19,23 @@ use kernel::{
     sim::{self, Policy},
 };
 
+use crate::{die_and_write, no_interrupt};
+
 /// Runs `f` without the final checks of the rig.
 pub fn run_without_end(f: impl FnOnce(&mut Rig)) {
     rig::run_without_end(Profile::Efa3, Policy::Sequential, |mut rig| f(&mut rig));
 }
 
-fn refused_destroy_keeps_no_bar(opcode: Opcode) {
+/// As [`run_without_end`], with a device that is bound.
+pub fn run_bound_without_end(f: impl FnOnce(&mut Rig)) {
     run_without_end(|rig| {
         rig.probe().unwrap();
+        f(rig);
+    });
+}
+
+fn refused_destroy_keeps_no_bar(opcode: Opcode) {
+    run_bound_without_end(|rig| {
         let objects = Objects::new().unwrap();
         rig.inject(always(of_command(Some(opcode)), status(5)));
         drop(objects);
@@ -48,26 +57,15 @@ fn a_region_whose_deregistration_is_refused_keeps_no_bar() {
     refused_destroy_keeps_no_bar(Opcode::DeregMr);
 }
 
-/// Kills a device, which then continues DMA and does not react to resets.
-fn die_and_write(rig: &Rig) {
-    // Without a minimum time for each access, the model would write millions of times.
-    rig.shared.set_pace(50_000_000);
-    rig.die(Death {
-        dma: true,
-        ..death(1000, FailedReset::NeverStarts)
-    });
-}
-
 /// A dma-buf is revoked while the DMA of a dead device is disabled.
 #[test]
 fn a_halted_device_stays_halted() {
-    run_without_end(|rig| {
-        rig.probe().unwrap();
+    run_bound_without_end(|rig| {
         let program = Program::new().unwrap();
         let pd = program.alloc_pd().unwrap();
         let buffer = dmabuf::export(1 << 20);
         program.register_dmabuf(pd, buffer, 1 << 20).unwrap();
-        die_and_write(rig);
+        die_and_write(rig, 1000);
         sim::sleep(5 * SECOND);
         // This waits until the DMA of the device is disabled.
         dmabuf::revoke(buffer);
@@ -77,14 +75,10 @@ fn a_halted_device_stays_halted() {
     });
 }
 
-#[test]
-fn a_probe_without_interrupts_fails_in_a_minute() {
+/// Probes a device that responds to commands as `then` says.
+fn a_probe_ends_in_a_minute(opcode: Option<Opcode>, then: Then) {
     run_without_end(|rig| {
-        let no_interrupt = Then {
-            no_interrupt: true,
-            ..Then::default()
-        };
-        rig.inject(always(of_command(None), no_interrupt));
+        rig.inject(always(of_command(opcode), then));
         let _ = rig.probe();
         assert!(
             sim::now() < 60 * SECOND,
@@ -95,23 +89,19 @@ fn a_probe_without_interrupts_fails_in_a_minute() {
 }
 
 #[test]
+fn a_probe_without_interrupts_fails_in_a_minute() {
+    a_probe_ends_in_a_minute(None, no_interrupt());
+}
+
+#[test]
 fn a_probe_has_one_time_limit() {
-    run_without_end(|rig| {
-        rig.inject(always(of_command(Some(Opcode::GetStats)), silence()));
-        let _ = rig.probe();
-        assert!(
-            sim::now() < 60 * SECOND,
-            "the probe took {} s",
-            sim::now() / SECOND
-        );
-    });
+    a_probe_ends_in_a_minute(Some(Opcode::GetStats), silence());
 }
 
 /// A dma-buf in quarantine is attached to the device, whose managed resources are released first.
 #[test]
 fn a_dma_buffer_in_quarantine_does_not_outlive_its_action() {
-    run_without_end(|rig| {
-        rig.probe().unwrap();
+    run_bound_without_end(|rig| {
         let program = Program::new().unwrap();
         let pd = program.alloc_pd().unwrap();
         program
@@ -129,10 +119,9 @@ fn a_dma_buffer_in_quarantine_does_not_outlive_its_action() {
 /// The DMA of a dead device is disabled by its unbind. Then the device is bound again.
 #[test]
 fn a_device_is_reset_before_it_is_bus_master() {
-    run_without_end(|rig| {
-        rig.probe().unwrap();
+    run_bound_without_end(|rig| {
         let objects = Objects::new().unwrap();
-        die_and_write(rig);
+        die_and_write(rig, 1000);
         sim::sleep(100 * SECOND);
         drop(objects);
         rig.remove();
@@ -164,8 +153,7 @@ fn a_reset_that_ends_with_a_fatal_error_has_failed() {
 /// The device executes a command, and completes it with an unknown status.
 #[test]
 fn an_unknown_status_is_no_refusal() {
-    run_without_end(|rig| {
-        rig.probe().unwrap();
+    run_bound_without_end(|rig| {
         let program = Program::new().unwrap();
         // Offset and value of the status in a completion.
         let corrupt = vec![Corruption {
@@ -185,8 +173,7 @@ fn an_unknown_status_is_no_refusal() {
 
 #[test]
 fn refusals_without_end_do_not_keep_memory_without_end() {
-    run_without_end(|rig| {
-        rig.probe().unwrap();
+    run_bound_without_end(|rig| {
         let program = Program::new().unwrap();
         rig.inject(always(of_command(Some(Opcode::DestroyCq)), status(5)));
         let mut kept = 0;
@@ -204,8 +191,7 @@ fn refusals_without_end_do_not_keep_memory_without_end() {
 /// The device may have created the object of a failed command.
 #[test]
 fn nonsense_without_end_does_not_keep_memory_without_end() {
-    run_without_end(|rig| {
-        rig.probe().unwrap();
+    run_bound_without_end(|rig| {
         let program = Program::new().unwrap();
         rig.inject(always(of_command(Some(Opcode::CreateCq)), status(177)));
         for _ in 0..100 {
@@ -220,8 +206,7 @@ fn nonsense_without_end_does_not_keep_memory_without_end() {
 
 #[test]
 fn a_device_that_fails_as_soon_as_it_is_used_is_given_up() {
-    run_without_end(|rig| {
-        rig.probe().unwrap();
+    run_bound_without_end(|rig| {
         for _ in 0..1000 {
             if Program::new().is_ok() {
                 rig.die(Death::default());
@@ -237,8 +222,7 @@ fn a_device_that_fails_as_soon_as_it_is_used_is_given_up() {
 #[test]
 fn a_region_that_is_forgotten_keeps_no_bar() {
     for number in 0..40 {
-        run_without_end(|rig| {
-            rig.probe().unwrap();
+        run_bound_without_end(|rig| {
             let objects = Objects::new().unwrap();
             rig.die(death(u32::MAX, FailedReset::NeverStarts));
             sim::sleep(SECOND);
@@ -255,8 +239,7 @@ fn a_region_that_is_forgotten_keeps_no_bar() {
 /// A client holds a reference to a device that has failed. The machine shuts down.
 #[test]
 fn a_shutdown_does_not_wait_for_clients() {
-    run_without_end(|rig| {
-        rig.probe().unwrap();
+    run_bound_without_end(|rig| {
         let reference = Reference::new();
         rig.die(Death::default());
         sim::sleep(SECOND);
@@ -310,8 +293,7 @@ fn failures(call: impl Fn() -> Result<u32>) -> usize {
 #[test]
 fn a_failed_registration_counts_once() {
     for pages in [1, 32] {
-        run_without_end(|rig| {
-            rig.probe().unwrap();
+        run_bound_without_end(|rig| {
             umem::set_in_pieces(true);
             let program = Program::new().unwrap();
             let pd = program.alloc_pd().unwrap();
@@ -329,8 +311,7 @@ fn a_failed_registration_counts_once() {
 #[test]
 fn refusals_to_undo_are_counted() {
     for opcode in [Opcode::DeallocPd, Opcode::DeallocUar] {
-        run_without_end(|rig| {
-            rig.probe().unwrap();
+        run_bound_without_end(|rig| {
             let program = Program::new().unwrap();
             rig.inject(always(of_command(Some(opcode)), status(5)));
             udata::set_unwritable(true);

@@ -7,7 +7,6 @@ use std::cell::Cell;
 use driver::{
     client,
     fault::{always, command as of_command, death, once, register, silence, status},
-    hardware::trace_device,
     program::{Objects, Program},
     rig::{Rig, SECOND},
 };
@@ -22,21 +21,11 @@ use kernel::{
     sim,
 };
 
-use crate::{command, run};
-
-/// Kills a device, which then continues DMA until the reset number `resets`.
-fn die_and_write(rig: &Rig, resets: u32) {
-    rig.shared.set_pace(50_000_000);
-    rig.die(Death {
-        dma: true,
-        ..death(resets, FailedReset::NeverStarts)
-    });
-}
+use crate::{command, die_and_write, no_interrupt, run, run_bound, run_bound_as, traced};
 
 /// Times a bus callback, in seconds, while a client holds a reference to a failed device.
 fn while_a_client_holds_it(bus: impl FnOnce(&mut Rig)) -> u64 {
-    run(|rig| {
-        rig.probe().unwrap();
+    run_bound(|rig| {
         let program = Program::new().unwrap();
         let reference = Reference::new();
         rig.die(Death::default());
@@ -72,8 +61,7 @@ fn the_bus_does_not_wait_for_clients() {
 /// The recovery waits for the reference of the client.
 #[test]
 fn a_device_comes_back_when_its_client_releases_it() {
-    run(|rig| {
-        rig.probe().unwrap();
+    run_bound(|rig| {
         let reference = Reference::new();
         rig.reset();
         assert_eq!(rig.state("state").as_deref(), Some("resetting"));
@@ -127,8 +115,7 @@ fn a_reset_by_the_bus_may_take_a_minute() {
 /// The exporter of a dma-buf revokes it while the device does not answer.
 #[test]
 fn an_exporter_halts_a_device_that_does_not_answer() {
-    run(|rig| {
-        rig.probe().unwrap();
+    run_bound(|rig| {
         let program = Program::new().unwrap();
         let pd = program.alloc_pd().unwrap();
         let buffer = dmabuf::export(1 << 16);
@@ -147,8 +134,7 @@ fn an_exporter_halts_a_device_that_does_not_answer() {
 /// Configuration reads return all ones for a while, as if the device were unplugged.
 #[test]
 fn a_device_that_seems_to_be_gone_keeps_its_memory() {
-    run(|rig| {
-        rig.probe().unwrap();
+    run_bound(|rig| {
         let objects = Objects::new().unwrap();
         rig.shared.set_present(false);
         die_and_write(rig, 4);
@@ -166,12 +152,7 @@ fn a_device_that_seems_to_be_gone_keeps_its_memory() {
 #[test]
 fn a_function_that_was_left_halted_is_reset_by_the_bus_first() {
     let first_of_a_probe = |rig: &mut Rig| {
-        trace_device(true);
-        sim::keep_log(true);
-        let result = rig.probe();
-        trace_device(false);
-        let log = sim::take_log();
-        sim::keep_log(false);
+        let (result, log) = traced(|| rig.probe());
         let first = log.iter().find(|line| line.contains("device: "));
         (
             result,
@@ -193,8 +174,7 @@ fn a_function_that_was_left_halted_is_reset_by_the_bus_first() {
 /// Configuration reads return all ones while the function is bound again.
 #[test]
 fn a_function_that_seems_to_be_gone_may_have_been_left_halted() {
-    run(|rig| {
-        rig.probe().unwrap();
+    run_bound(|rig| {
         let objects = Objects::new().unwrap();
         die_and_write(rig, u32::MAX);
         sim::sleep(100 * SECOND);
@@ -211,22 +191,18 @@ fn a_function_that_seems_to_be_gone_may_have_been_left_halted() {
 /// The device reports a fatal error at the end of a reset. A function-level reset follows.
 #[test]
 fn a_reset_that_ends_with_a_fatal_error_halts_nothing() {
-    run(|rig| {
-        rig.set(r#"{"keep_alive_ms": 0}"#);
-        rig.probe().unwrap();
+    run_bound_as(r#"{"keep_alive_ms": 0}"#, |rig| {
         let failed = Then {
             value: Some(0x31),
             ..Then::default()
         };
         // The reads before are: the fault, ready, reset in progress.
         rig.inject(once(register(Register::DevSts), failed, 3));
-        trace_device(true);
-        sim::keep_log(true);
-        rig.event(AenqGroup::FatalError.into(), 1);
-        rig.check_quiet();
-        trace_device(false);
-        let log = sim::take_log().concat();
-        sim::keep_log(false);
+        let ((), log) = traced(|| {
+            rig.event(AenqGroup::FatalError.into(), 1);
+            rig.check_quiet();
+        });
+        let log = log.concat();
         assert!(log.contains("function reset"), "{log}");
         assert!(command().0.is_ok());
     });
@@ -235,13 +211,8 @@ fn a_reset_that_ends_with_a_fatal_error_halts_nothing() {
 /// The machine shuts down while a recovery waits for an interrupt that does not arrive.
 #[test]
 fn a_shutdown_does_not_wait_for_a_recovery() {
-    run(|rig| {
-        rig.probe().unwrap();
-        let no_interrupt = Then {
-            no_interrupt: true,
-            ..Then::default()
-        };
-        rig.inject(always(of_command(None), no_interrupt));
+    run_bound(|rig| {
+        rig.inject(always(of_command(None), no_interrupt()));
         rig.die(Death::default());
         sim::sleep(SECOND);
         assert_eq!(rig.state("state").as_deref(), Some("resetting"));
@@ -258,25 +229,20 @@ fn a_shutdown_does_not_wait_for_a_recovery() {
 /// The bus isolates a function, and resets it.
 #[test]
 fn a_frozen_function_is_left_alone() {
-    run(|rig| {
-        rig.set(r#"{"keep_alive_ms": 0}"#);
-        rig.probe().unwrap();
+    run_bound_as(r#"{"keep_alive_ms": 0}"#, |rig| {
         let _objects = Objects::new().unwrap();
-        trace_device(true);
-        sim::keep_log(true);
-        // The driver checks the health of the device once a second.
-        rig.slot.freeze();
-        sim::sleep(5 * SECOND);
         let accesses = Cell::new(None);
-        rig.slot.bus_error(false, || {
-            let log = sim::take_log();
-            accesses.set(Some(
-                log.iter().filter(|line| line.contains("device: ")).count(),
-            ));
-            rig.shared.with(|device, machine, _| device.reset(machine));
+        traced(|| {
+            // The driver checks the health of the device once a second.
+            rig.slot.freeze();
+            sim::sleep(5 * SECOND);
+            rig.slot.bus_error(false, || {
+                let log = sim::take_log();
+                let lines = log.iter().filter(|line| line.contains("device: "));
+                accesses.set(Some(lines.count()));
+                rig.shared.with(|device, machine, _| device.reset(machine));
+            });
         });
-        trace_device(false);
-        sim::keep_log(false);
         assert_eq!(accesses.get(), Some(0));
         assert!(command().0.is_ok());
     });
@@ -313,9 +279,7 @@ fn an_unbind_of_a_failed_device_waits_for_no_command() {
 /// The device refuses each destroy command, and is reset after too many. No destruction fails.
 #[test]
 fn ten_thousand_destructions_are_refused() {
-    run(|rig| {
-        rig.set(r#"{"keep_alive_ms": 0}"#);
-        rig.probe().unwrap();
+    run_bound_as(r#"{"keep_alive_ms": 0}"#, |rig| {
         for opcode in [
             Opcode::DestroyCq,
             Opcode::DestroyQp,
@@ -346,15 +310,14 @@ fn ten_thousand_destructions_are_refused() {
 #[test]
 fn a_device_dies_in_each_step_of_a_halt() {
     for number in 0..40 {
-        run(|rig| {
-            rig.probe().unwrap();
+        run_bound(|rig| {
             let objects = Objects::new().unwrap();
             rig.die(Death::default());
             rig.inject(once(
-                efa_model::When::Register(None),
-                efa_model::Then {
+                When::Register(None),
+                Then {
                     die: Some(death(1 + number % 4, FailedReset::NeverEnds)),
-                    ..efa_model::Then::default()
+                    ..Then::default()
                 },
                 u64::from(number),
             ));

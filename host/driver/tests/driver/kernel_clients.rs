@@ -16,23 +16,34 @@ use ib_core::{ffi, registry::registered, verbs};
 use kernel::{
     bindings,
     error::code::{EINVAL, ENOMEM, EOPNOTSUPP},
-    sim::{self, Policy, Rng},
+    sim,
 };
 
-use crate::{run, run_with};
+use crate::{at_random, run_bound, run_bound_as, run_bound_with, run_with};
 
 use ffi::{
+    ib_wc_status_IB_WC_BAD_RESP_ERR as BAD_RESP_ERR,
+    ib_wc_status_IB_WC_LOC_PROT_ERR as LOC_PROT_ERR,
     ib_wc_status_IB_WC_LOC_QP_OP_ERR as LOC_QP_OP_ERR,
+    ib_wc_status_IB_WC_REM_ACCESS_ERR as REM_ACCESS_ERR,
+    ib_wc_status_IB_WC_REM_INV_RD_REQ_ERR as REM_INV_RD_REQ_ERR,
     ib_wc_status_IB_WC_REM_INV_REQ_ERR as REM_INV_REQ_ERR,
+    ib_wc_status_IB_WC_REM_OP_ERR as REM_OP_ERR,
     ib_wc_status_IB_WC_RESP_TIMEOUT_ERR as RESP_TIMEOUT_ERR,
 };
+
+fn poll_for_a_millisecond(objects: &Objects) {
+    for _ in 0..100 {
+        objects.poll();
+        sim::sleep(10_000);
+    }
+}
 
 #[test]
 fn sends_to_itself() {
     for context in [DIRECT, WORKQUEUE] {
         for profile in PROFILES {
-            run_with(profile, |rig| {
-                rig.probe().unwrap();
+            run_bound_with(profile, |rig| {
                 let device = registered().unwrap();
                 // SAFETY: The device is registered.
                 let has_verbs = unsafe { (*device).kverbs_provider() } != 0;
@@ -52,8 +63,7 @@ fn sends_to_itself() {
 #[test]
 fn registers_memory_by_work_requests() {
     for profile in [Profile::Efa3, Profile::Efa4] {
-        run_with(profile, |rig| {
-            rig.probe().unwrap();
+        run_bound_with(profile, |rig| {
             Objects::new(registered().unwrap(), DIRECT)
                 .unwrap()
                 .use_region();
@@ -73,36 +83,20 @@ fn statuses_are_those_of_userspace() {
         (Device::LocalQpInternalError, LOC_QP_OP_ERR),
         (Device::LocalUnsupportedOp, LOC_QP_OP_ERR),
         (Device::LocalInvalidAh, LOC_QP_OP_ERR),
-        (
-            Device::LocalInvalidLkey,
-            ffi::ib_wc_status_IB_WC_LOC_PROT_ERR,
-        ),
+        (Device::LocalInvalidLkey, LOC_PROT_ERR),
         (Device::LocalBadLength, ffi::ib_wc_status_IB_WC_LOC_LEN_ERR),
         (Device::LocalUnrespRemote, RESP_TIMEOUT_ERR),
         (Device::LocalUnreachRemote, RESP_TIMEOUT_ERR),
-        (
-            Device::RemoteBadAddress,
-            ffi::ib_wc_status_IB_WC_REM_ACCESS_ERR,
-        ),
+        (Device::RemoteBadAddress, REM_ACCESS_ERR),
         (Device::RemoteAbort, ffi::ib_wc_status_IB_WC_REM_ABORT_ERR),
-        (
-            Device::RemoteBadDestQpn,
-            ffi::ib_wc_status_IB_WC_REM_INV_RD_REQ_ERR,
-        ),
+        (Device::RemoteBadDestQpn, REM_INV_RD_REQ_ERR),
         (Device::RemoteRnr, ffi::ib_wc_status_IB_WC_RNR_RETRY_EXC_ERR),
         (Device::RemoteBadLength, REM_INV_REQ_ERR),
         (Device::RemoteFeatureMismatch, REM_INV_REQ_ERR),
-        (
-            Device::RemoteBadStatus,
-            ffi::ib_wc_status_IB_WC_BAD_RESP_ERR,
-        ),
-        (
-            Device::RemoteUnknownPeer,
-            ffi::ib_wc_status_IB_WC_REM_OP_ERR,
-        ),
+        (Device::RemoteBadStatus, BAD_RESP_ERR),
+        (Device::RemoteUnknownPeer, REM_OP_ERR),
     ] {
-        run(|rig| {
-            rig.probe().unwrap();
+        run_bound(|rig| {
             let objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
             let name = status.name();
             rig.inject(rule(&format!(
@@ -110,10 +104,7 @@ fn statuses_are_those_of_userspace() {
             )));
             let send = Request::new(0);
             objects.post_send(&send).unwrap();
-            for _ in 0..100 {
-                objects.poll();
-                sim::sleep(10_000);
-            }
+            poll_for_a_millisecond(&objects);
             drop(objects);
             assert_eq!(send.status.get(), Some(wanted), "{name}");
         });
@@ -123,16 +114,12 @@ fn statuses_are_those_of_userspace() {
 /// A descriptor has 16 bits for the length of a buffer. A message is shorter.
 #[test]
 fn a_buffer_may_be_longer_than_a_descriptor_says() {
-    run(|rig| {
-        rig.probe().unwrap();
+    run_bound(|_| {
         let objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
         let (send, recv) = (Request::new(0), Request::new(0));
         objects.post_recv_of(&recv, 1 << 20).unwrap();
         objects.post_send(&send).unwrap();
-        for _ in 0..100 {
-            objects.poll();
-            sim::sleep(10_000);
-        }
+        poll_for_a_millisecond(&objects);
         drop(objects);
         assert_eq!((send.status.get(), recv.status.get()), (Some(0), Some(0)));
     });
@@ -142,8 +129,7 @@ fn a_buffer_may_be_longer_than_a_descriptor_says() {
 #[test]
 fn a_receive_queue_has_room_for_all_buffers() {
     for (count, sges, room) in [(5, 3, 5), (32, 1, 32), (33, 1, 64), (7, 2, 8)] {
-        run(|rig| {
-            rig.probe().unwrap();
+        run_bound(|_| {
             let mut objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
             objects.replace_qp(count, sges).unwrap();
             let requests = [(); 65].map(|()| Request::new(0));
@@ -160,9 +146,7 @@ fn a_receive_queue_has_room_for_all_buffers() {
 /// The core would poll the queue on events, which the device does not support.
 #[test]
 fn a_device_without_event_queues_has_queues_that_are_polled_only() {
-    run(|rig| {
-        rig.set(r#"{"max_eq": 0}"#);
-        rig.probe().unwrap();
+    run_bound_as(r#"{"max_eq": 0}"#, |_| {
         let device = registered().unwrap();
         let refused = Objects::new(device, WORKQUEUE).map(drop);
         Objects::new(device, DIRECT).unwrap().exchange(1);
@@ -173,8 +157,7 @@ fn a_device_without_event_queues_has_queues_that_are_polled_only() {
 /// The mapping of the doorbells is shared by all queue pairs, and outlives them.
 #[test]
 fn all_doorbells_are_in_one_mapping() {
-    run(|rig| {
-        rig.probe().unwrap();
+    run_bound(|_| {
         let device = registered().unwrap();
         let before = bindings::mapped();
         let objects: Vec<_> = (0..4)
@@ -190,8 +173,7 @@ fn all_doorbells_are_in_one_mapping() {
 
 #[test]
 fn a_queue_pair_returns_its_capacity() {
-    run(|rig| {
-        rig.probe().unwrap();
+    run_bound(|_| {
         let mut objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
         let mut attr = objects.qp_attr();
         (attr.cap.max_send_wr, attr.cap.max_recv_wr) = (5, 6);
@@ -206,8 +188,7 @@ fn a_queue_pair_returns_its_capacity() {
 /// A region whose new mapping has failed is not registered with its earlier pages.
 #[test]
 fn a_region_without_pages_is_not_registered() {
-    run_with(Profile::Efa3, |rig| {
-        rig.probe().unwrap();
+    run_bound_with(Profile::Efa3, |_| {
         let objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
         assert_eq!(objects.register_nothing(), Err(EINVAL));
     });
@@ -233,8 +214,7 @@ fn an_rdma_write_has_what_inline_data_fits() {
 /// Write-combining memory is sent to the device in whole cache lines, so a request fills its slot.
 #[test]
 fn a_work_request_fills_its_slot() {
-    run(|rig| {
-        rig.probe().unwrap();
+    run_bound(|_| {
         let objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
         let words = sim::device(|device| {
             let words = device.bar_size(2) as usize / size_of::<u64>();
@@ -259,8 +239,7 @@ fn a_list_ends_with_the_work_request_that_fails() {
 
     for (count, bad) in [(5, 0), (5, 2), (5, 4), (40, 40), (40, 8)] {
         for is_closed in [false, true] {
-            run_with(Profile::Efa3, |rig| {
-                rig.probe().unwrap();
+            run_bound_with(Profile::Efa3, |_| {
                 let objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
                 if is_closed {
                     objects.modify_qp(&[ffi::ib_qp_state_IB_QPS_ERR]).unwrap();
@@ -271,10 +250,7 @@ fn a_list_ends_with_the_work_request_that_fails() {
                     objects.post_sends(sends, bad),
                     objects.post_recvs(recvs, bad),
                 ];
-                for _ in 0..100 {
-                    objects.poll();
-                    sim::sleep(10_000);
-                }
+                poll_for_a_millisecond(&objects);
                 drop(objects);
                 // Receives that are flushed may have any number of buffers.
                 let places = [bad, if is_closed { count } else { bad }];
@@ -299,9 +275,7 @@ fn a_list_ends_with_the_work_request_that_fails() {
 /// Sends complete in one ring of the queue, and receives in the other one.
 #[test]
 fn rings_of_a_completion_queue_are_polled_in_turn() {
-    run(|rig| {
-        rig.set(r#"{"sub_cqs_per_cq": 2}"#);
-        rig.probe().unwrap();
+    run_bound_as(r#"{"sub_cqs_per_cq": 2}"#, |_| {
         let objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
         let [sends, recvs] = [(); 2].map(|()| [(); 8].map(|()| Request::new(0)));
         recvs.iter().for_each(|one| objects.post_recv(one).unwrap());
@@ -322,8 +296,7 @@ fn rings_of_a_completion_queue_are_polled_in_turn() {
 #[test]
 fn memory_is_short() {
     let mut number = 0;
-    while run(|rig| {
-        rig.probe().unwrap();
+    while run_bound(|_| {
         sim::fail_allocation(Some(number));
         drop(Objects::new(registered().unwrap(), WORKQUEUE));
         sim::fail_allocation(None);
@@ -338,12 +311,7 @@ fn memory_is_short() {
 #[test]
 fn a_queue_pair_has_completions_of_its_own() {
     for seed in 0..200 {
-        let policy = Policy::Random {
-            rng: Rng::new(seed),
-            preempt: 3,
-            hurry: 0,
-        };
-        rig::run_without_end(Profile::Efa3, policy, |mut rig| {
+        rig::run_without_end(Profile::Efa3, at_random(seed), |mut rig| {
             rig.set(r#"{"max_qp": 1}"#);
             rig.probe().unwrap();
             let mut objects = Objects::new(registered().unwrap(), DIRECT).unwrap();

@@ -21,12 +21,16 @@ mod schedules;
 mod udata;
 mod verbs;
 
-use driver::rig::{self, Rig};
-use efa_model::Profile;
+use driver::{
+    fault::death,
+    hardware::trace_device,
+    rig::{self, Rig},
+};
+use efa_model::{Death, FailedReset, Profile, Then};
 use ib_core::{registry::registered, stats};
 use kernel::{
     error::Result,
-    sim::{self, Policy},
+    sim::{self, Policy, Rng},
 };
 
 /// Runs `f` with a device of a profile, without preemption.
@@ -39,12 +43,72 @@ fn run<R: 'static>(f: impl FnOnce(&mut Rig) -> R) -> R {
     run_with(Profile::Efa2, f)
 }
 
+/// As [`run_with`], with a device that is bound.
+fn run_bound_with<R: 'static>(profile: Profile, f: impl FnOnce(&mut Rig) -> R) -> R {
+    run_with(profile, |rig| {
+        rig.probe().unwrap();
+        f(rig)
+    })
+}
+
+/// As [`run`], with a device that is bound.
+fn run_bound<R: 'static>(f: impl FnOnce(&mut Rig) -> R) -> R {
+    run_bound_with(Profile::Efa2, f)
+}
+
+/// As [`run_bound`], with attributes of the device that differ from its profile.
+fn run_bound_as<R: 'static>(attributes: &str, f: impl FnOnce(&mut Rig) -> R) -> R {
+    run(|rig| {
+        rig.set(attributes);
+        rig.probe().unwrap();
+        f(rig)
+    })
+}
+
 /// Runs `f` with a device that has faults. Known findings may explain complaints at the end.
 fn run_known(profile: Profile, f: impl FnOnce(&mut Rig)) {
     rig::run_without_end(profile, Policy::Sequential, |mut rig| {
         f(&mut rig);
         rig.end_unless_known();
     });
+}
+
+/// Returns a policy that preempts tasks at random, as a seed determines.
+fn at_random(seed: u64) -> Policy {
+    Policy::Random {
+        rng: Rng::new(seed),
+        preempt: 3,
+        hurry: 0,
+    }
+}
+
+/// Kills a device, which then continues DMA until the reset of this number.
+fn die_and_write(rig: &Rig, resets: u32) {
+    // Without a minimum time for each access, the model would write millions of times.
+    rig.shared.set_pace(50_000_000);
+    rig.die(Death {
+        dma: true,
+        ..death(resets, FailedReset::NeverStarts)
+    });
+}
+
+/// Completes a command without its interrupt.
+fn no_interrupt() -> Then {
+    Then {
+        no_interrupt: true,
+        ..Then::default()
+    }
+}
+
+/// Returns the result of `f`, and what the driver logs and the device does meanwhile.
+fn traced<R>(f: impl FnOnce() -> R) -> (R, Vec<String>) {
+    trace_device(true);
+    sim::keep_log(true);
+    let result = f();
+    let log = sim::take_log();
+    trace_device(false);
+    sim::keep_log(false);
+    (result, log)
 }
 
 /// Allocates a protection domain in a new program, by one command. Returns result and duration.

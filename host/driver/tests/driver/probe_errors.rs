@@ -61,6 +61,10 @@ fn always(when: &str, then: &str) -> String {
     format!(r#"{{"when": {when}, "then": {then}}}"#)
 }
 
+fn inject(rig: &Rig, when: &str, then: &str) {
+    rig.inject(rule(&always(when, then)));
+}
+
 fn check(profile: Profile, wanted: &str, attributes: &str, rules: &[String]) {
     let result = run_with(profile, |rig| {
         rig.set(LIMITS);
@@ -105,65 +109,28 @@ fn of_unusual_attributes() {
 
 #[test]
 fn of_registers_that_err() {
+    // After the three reads of the reset.
+    let not_ready = r#"{"when": {"register": "DEV_STS"}, "then": {"value": 0}, "skip": 3}"#;
+    check(Profile::Efa2, "ENODEV", "{}", &[not_ready.to_owned()]);
     let status = r#"{"register": "DEV_STS"}"#;
     let version = r#"{"register": "VERSION"}"#;
-    // After the three reads of the reset.
-    let not_ready =
-        r#"{"when": {"register": "DEV_STS"}, "then": {"value": 0}, "skip": 3}"#.to_owned();
-    for (wanted, attributes, rule) in [
-        ("ENODEV", "{}", not_ready),
-        ("ETIMEDOUT", "{}", always(status, r#"{"silence": true}"#)),
-        (
-            "ETIMEDOUT",
-            "{}",
-            always(status, r#"{"wrong_req_id": true}"#),
-        ),
-        (
-            "ETIMEDOUT",
-            "{}",
-            always(status, r#"{"value": 4294967295}"#),
-        ),
-        (
-            "EINVAL",
-            "{}",
-            always(r#"{"register": "CAPS"}"#, r#"{"value": 4294967295}"#),
-        ),
-        (
-            "ok",
-            "{}",
-            always(
-                r#"{"register": "CONTROLLER_VERSION"}"#,
-                r#"{"value": 4294967295}"#,
-            ),
-        ),
-        // The versions differ: the device refuses the queue, and then a doorbell without a queue.
-        (
-            "ETIME, 2 protocol errors",
-            r#"{"version": 2}"#,
-            always(version, r#"{"value": 3}"#),
-        ),
-        (
-            "ETIME, 2 protocol errors",
-            r#"{"version": 3}"#,
-            always(version, r#"{"value": 2}"#),
-        ),
-        (
-            "ETIME, 2 protocol errors",
-            r#"{"version": 2}"#,
-            always(version, r#"{"value": 4294967295}"#),
-        ),
-        (
-            "ETIMEDOUT",
-            "{}",
-            always(r#"{"reset": true}"#, r#"{"never_starts": true}"#),
-        ),
-        (
-            "ETIMEDOUT",
-            "{}",
-            always(r#"{"reset": true}"#, r#"{"never_ends": true}"#),
-        ),
+    let reset = r#"{"reset": true}"#;
+    let ones = r#"{"value": 4294967295}"#;
+    // The versions differ: the device refuses the queue, and then a doorbell without a queue.
+    let differ = "ETIME, 2 protocol errors";
+    for (wanted, attributes, when, then) in [
+        ("ETIMEDOUT", "{}", status, r#"{"silence": true}"#),
+        ("ETIMEDOUT", "{}", status, r#"{"wrong_req_id": true}"#),
+        ("ETIMEDOUT", "{}", status, ones),
+        ("EINVAL", "{}", r#"{"register": "CAPS"}"#, ones),
+        ("ok", "{}", r#"{"register": "CONTROLLER_VERSION"}"#, ones),
+        (differ, r#"{"version": 2}"#, version, r#"{"value": 3}"#),
+        (differ, r#"{"version": 3}"#, version, r#"{"value": 2}"#),
+        (differ, r#"{"version": 2}"#, version, ones),
+        ("ETIMEDOUT", "{}", reset, r#"{"never_starts": true}"#),
+        ("ETIMEDOUT", "{}", reset, r#"{"never_ends": true}"#),
     ] {
-        check(Profile::Efa2, wanted, attributes, &[rule]);
+        check(Profile::Efa2, wanted, attributes, &[always(when, then)]);
     }
 }
 
@@ -283,16 +250,13 @@ fn do_without_host_information() {
 /// A reset after the first use has a reason.
 #[test]
 fn reset_the_device() {
+    let refused = always(
+        r#"{"opcode": "CREATE_EQ"}"#,
+        r#"{"status": "UNKNOWN_ERROR"}"#,
+    );
     for (wanted, attributes, rules) in [
         (&["NORMAL"][..], r#"{"version": 0}"#, vec![]),
-        (
-            &["NORMAL", "INIT_ERR"],
-            "{}",
-            vec![always(
-                r#"{"opcode": "CREATE_EQ"}"#,
-                r#"{"status": "UNKNOWN_ERROR"}"#,
-            )],
-        ),
+        (&["NORMAL", "INIT_ERR"], "{}", vec![refused]),
         (&["NORMAL", "NORMAL"], "{}", vec![]),
     ] {
         let resets = run(|rig| {
@@ -312,10 +276,7 @@ fn reset_the_device() {
 fn end_with_an_event_in_the_reset() {
     run(|rig| {
         rig.probe().unwrap();
-        rig.inject(rule(&always(
-            r#"{"reset": true}"#,
-            r#"{"with_event": true}"#,
-        )));
+        inject(rig, r#"{"reset": true}"#, r#"{"with_event": true}"#);
         rig.set(r#"{"reset_ms": 2000, "reset_timeout": 255}"#);
         rig.remove();
         let state = rig.device();
@@ -327,10 +288,7 @@ fn end_with_an_event_in_the_reset() {
 #[test]
 fn do_not_fill_the_log() {
     run(|rig| {
-        rig.inject(rule(&always(
-            r#"{"opcode": "ANY"}"#,
-            r#"{"duplicate": true}"#,
-        )));
+        inject(rig, r#"{"opcode": "ANY"}"#, r#"{"duplicate": true}"#);
         sim::keep_log(true);
         rig.probe().unwrap();
         let lines = messages("").len();
@@ -341,13 +299,11 @@ fn do_not_fill_the_log() {
 /// Command timeouts in ms: that which the device advises, and that which the driver uses.
 #[test]
 fn take_advice_on_time_limits() {
+    let set_feature = r#"{"opcode": "SET_FEATURE"}"#;
     for (advised, taken) in [(1, 100), (0xffff, 30_000)] {
         run(|rig| {
             rig.set(&format!(r#"{{"admin_completion_timeout_ms": {advised}}}"#));
-            rig.inject(rule(&always(
-                r#"{"opcode": "SET_FEATURE"}"#,
-                r#"{"silence": true}"#,
-            )));
+            inject(rig, set_feature, r#"{"silence": true}"#);
             sim::keep_log(true);
             assert_eq!(name_of(rig.probe()), "ETIME");
             let log = messages("").concat();
@@ -358,18 +314,14 @@ fn take_advice_on_time_limits() {
     // With the advised timeout, a completion this late is in time.
     run(|rig| {
         rig.set(r#"{"admin_timeout": 15, "admin_completion_timeout_ms": 30000}"#);
-        let late = always(r#"{"opcode": "SET_FEATURE"}"#, r#"{"delay_ms": 2500}"#);
-        rig.inject(rule(&late));
+        inject(rig, set_feature, r#"{"delay_ms": 2500}"#);
         rig.probe().unwrap();
     });
     // The maximum timeout of a register read.
     run(|rig| {
         rig.set(r#"{"mmio_read_timeout_ms": 65535}"#);
         rig.probe().unwrap();
-        rig.inject(rule(&always(
-            r#"{"register": "DEV_STS"}"#,
-            r#"{"silence": true}"#,
-        )));
+        inject(rig, r#"{"register": "DEV_STS"}"#, r#"{"silence": true}"#);
         let start = sim::now();
         rig.remove();
         // Two reads before the reset, and those that poll for its end.

@@ -15,7 +15,7 @@ use kernel::{
     sim::{self, Rng},
 };
 
-use crate::{command, counter, messages, run, run_with};
+use crate::{command, counter, messages, run, run_bound, run_bound_as, run_bound_with, run_with};
 
 /// Number of failed recovery attempts after which a device is given up.
 const ATTEMPTS: &str = "5";
@@ -59,8 +59,7 @@ fn repair(rig: &Rig) {
 
 #[test]
 fn a_command_times_out_and_the_device_is_brought_back() {
-    run(|rig| {
-        rig.probe().unwrap();
+    run_bound(|rig| {
         rig.inject(once(of_command(Some(Opcode::AllocPd)), silence(), 0));
         assert_eq!(command(), (Err(ETIME), 30 * SECOND));
         sim::sleep(SECOND);
@@ -80,8 +79,7 @@ fn a_command_times_out_and_the_device_is_brought_back() {
 #[test]
 fn a_device_keeps_its_name() {
     for (name, then) in [("mine", "mine"), ("my%s", "efa_0"), ("%d", "efa_0")] {
-        run(|rig| {
-            rig.probe().unwrap();
+        run_bound(|rig| {
             registry::rename(registry::registered().unwrap(), name);
             rig.event(AenqGroup::FatalError.into(), 1);
             sim::sleep(SECOND);
@@ -93,8 +91,7 @@ fn a_device_keeps_its_name() {
 /// No task waits for the timeout of a command that the reset has aborted.
 #[test]
 fn a_failure_ends_the_commands_in_flight() {
-    run(|rig| {
-        rig.probe().unwrap();
+    run_bound(|rig| {
         let program = Program::new().unwrap();
         rig.inject(once(of_command(Some(Opcode::AllocPd)), silence(), 0));
         let task = sim::spawn("program", move || assert_eq!(program.alloc_pd(), Err(EIO)));
@@ -107,8 +104,7 @@ fn a_failure_ends_the_commands_in_flight() {
 
 #[test]
 fn a_device_that_stays_dead_is_given_up() {
-    run(|rig| {
-        rig.probe().unwrap();
+    run_bound(|rig| {
         rig.die(death(1000, FailedReset::NeverEnds));
         sim::sleep(300 * SECOND);
         assert!(registry::registered().is_none());
@@ -135,8 +131,7 @@ fn without_recovery_a_device_is_given_up_at_once() {
 
 #[test]
 fn keep_alives_that_stay_away_are_noticed() {
-    run(|rig| {
-        rig.probe().unwrap();
+    run_bound(|rig| {
         sim::sleep(60 * SECOND);
         assert_eq!(registry::registrations(), 1);
         rig.die(Death {
@@ -152,8 +147,7 @@ fn keep_alives_that_stay_away_are_noticed() {
 #[test]
 fn the_bus_resets_and_resumes_the_device() {
     for profile in PROFILES {
-        run_with(profile, |rig| {
-            rig.probe().unwrap();
+        run_bound_with(profile, |rig| {
             let _objects = [Objects::new().unwrap(), {
                 rig.reset();
                 Objects::new().unwrap()
@@ -179,8 +173,7 @@ fn the_bus_resets_and_resumes_the_device() {
 #[test]
 fn a_device_that_the_bus_has_given_up_can_be_reset_or_bound_again() {
     for resets in [true, false] {
-        run(|rig| {
-            rig.probe().unwrap();
+        run_bound(|rig| {
             sim::keep_log(true);
             rig.bus_error(true);
             assert_eq!(rig.state("state").as_deref(), Some("failed"));
@@ -188,10 +181,8 @@ fn a_device_that_the_bus_has_given_up_can_be_reset_or_bound_again() {
             let advice = log.iter().filter(|line| line.contains("sysfs")).count();
             assert_eq!(advice, 1, "{log:?}");
             let events = rig.slot.uevents();
-            assert!(
-                events.iter().any(|event| event == "EFA_EVENT=failed"),
-                "{events:?}"
-            );
+            let has_failed = events.iter().any(|event| event == "EFA_EVENT=failed");
+            assert!(has_failed, "{events:?}");
             if resets {
                 rig.reset();
             } else {
@@ -205,8 +196,7 @@ fn a_device_that_the_bus_has_given_up_can_be_reset_or_bound_again() {
 
 #[test]
 fn an_error_of_a_function_on_the_same_bus_changes_nothing() {
-    run(|rig| {
-        rig.probe().unwrap();
+    run_bound(|rig| {
         let program = Program::new().unwrap();
         rig.slot.neighbour_error();
         sim::sleep(10 * SECOND);
@@ -218,9 +208,7 @@ fn an_error_of_a_function_on_the_same_bus_changes_nothing() {
 /// One interrupt handles the first two events. The third one comes a second later.
 #[test]
 fn the_time_between_two_keep_alives_is_no_period() {
-    run(|rig| {
-        rig.set(r#"{"keep_alive_ms": 0}"#);
-        rig.probe().unwrap();
+    run_bound_as(QUIET, |rig| {
         (0..2).for_each(|_| rig.event(AenqGroup::KeepAlive.into(), 0));
         sim::sleep(5 * SECOND);
         assert!(command().0.is_ok());
@@ -232,8 +220,7 @@ fn the_time_between_two_keep_alives_is_no_period() {
 #[test]
 fn memory_is_short() {
     for number in 0.. {
-        let count = run(|rig| {
-            rig.probe().unwrap();
+        let count = run_bound(|rig| {
             let objects = Objects::new().unwrap();
             sim::fail_allocation(Some(number));
             rig.event(AenqGroup::FatalError.into(), 0);
@@ -319,8 +306,7 @@ fn the_device_is_unplugged_at_each_step() {
 #[test]
 fn the_second_reset_succeeds() {
     for how in [FailedReset::NeverStarts, FailedReset::NeverEnds] {
-        run(|rig| {
-            rig.probe().unwrap();
+        run_bound(|rig| {
             rig.die(death(2, how));
             sim::sleep(SECOND);
             check_back_without_errors(rig, 1);
@@ -332,10 +318,9 @@ fn the_second_reset_succeeds() {
 #[test]
 fn the_device_dies_again() {
     for seed in 0..200 {
-        run(|rig| {
+        let attributes = r#"{"keep_alive_ms": 0, "reset_ms": 200, "reset_timeout": 10}"#;
+        run_bound_as(attributes, |rig| {
             let mut rng = Rng::new(seed);
-            rig.set(r#"{"keep_alive_ms": 0, "reset_ms": 200, "reset_timeout": 10}"#);
-            rig.probe().unwrap();
             rig.die(Death::default());
             sim::sleep(rng.below(SECOND));
             rig.die(Death {
@@ -353,9 +338,7 @@ fn the_device_dies_again() {
 #[test]
 fn a_device_that_keeps_failing_is_given_up() {
     for how in [FailedReset::NeverStarts, FailedReset::NeverEnds] {
-        run(|rig| {
-            rig.set(QUIET);
-            rig.probe().unwrap();
+        run_bound_as(QUIET, |rig| {
             sim::keep_log(true);
             rig.die(death(1 << 20, how));
             sim::sleep(200 * SECOND);
@@ -379,9 +362,7 @@ fn a_device_that_keeps_failing_is_given_up() {
 /// The device dies in each recovery attempt, or soon after each recovery.
 #[test]
 fn a_device_that_lives_too_shortly_is_given_up() {
-    run(|rig| {
-        rig.set(QUIET);
-        rig.probe().unwrap();
+    run_bound_as(QUIET, |rig| {
         sim::keep_log(true);
         rig.inject(rule(
             r#"{"when": {"opcode": "SET_FEATURE", "feature": "HOST_INFO"}, "then": {"die": {}}}"#,
@@ -391,9 +372,7 @@ fn a_device_that_lives_too_shortly_is_given_up() {
         check_given_up(rig, ATTEMPTS);
         repair(rig);
     });
-    run(|rig| {
-        rig.set(QUIET);
-        rig.probe().unwrap();
+    run_bound_as(QUIET, |rig| {
         sim::keep_log(true);
         for _ in 0..6 {
             rig.die(Death::default());
@@ -406,8 +385,7 @@ fn a_device_that_lives_too_shortly_is_given_up() {
 
 #[test]
 fn a_device_that_was_given_up_can_be_bound_again() {
-    run(|rig| {
-        rig.probe().unwrap();
+    run_bound(|rig| {
         rig.die(death(1 << 20, FailedReset::NeverStarts));
         sim::sleep(200 * SECOND);
         assert_eq!(rig.state("state").as_deref(), Some("failed"));
@@ -421,9 +399,7 @@ fn a_device_that_was_given_up_can_be_bound_again() {
 
 #[test]
 fn a_device_that_is_gone_is_given_up() {
-    run(|rig| {
-        rig.set(QUIET);
-        rig.probe().unwrap();
+    run_bound_as(QUIET, |rig| {
         sim::keep_log(true);
         rig.shared.with(|device, machine, _| device.unplug(machine));
         sim::sleep(200 * SECOND);
@@ -438,10 +414,8 @@ fn a_device_that_is_gone_is_given_up() {
 #[test]
 fn unbind_or_reset_at_any_time() {
     for seed in 0..200 {
-        run(|rig| {
+        run_bound_as(r#"{"keep_alive_ms": 0, "reset_ms": 50}"#, |rig| {
             let mut rng = Rng::new(seed);
-            rig.set(r#"{"keep_alive_ms": 0, "reset_ms": 50}"#);
-            rig.probe().unwrap();
             let objects = Objects::new().unwrap();
             rig.die(death(
                 1 + u32::from(rng.one_in(3)),
@@ -463,8 +437,7 @@ fn unbind_or_reset_at_any_time() {
 
 #[test]
 fn an_ordinary_death_takes_four_lines_of_the_log() {
-    run(|rig| {
-        rig.probe().unwrap();
+    run_bound(|rig| {
         let objects = Objects::new().unwrap();
         sim::keep_log(true);
         rig.die(Death::default());
