@@ -276,7 +276,7 @@ def life_mixture(driver, flavour, seed, minutes):
 
 def life_job(job, needs):
     name, run, timed = job
-    return Job(name, run, 120, after=needs, timed=timed)
+    return Job(name, run, 120, after=needs, cores=2 if timed else 1, timed=timed)
 
 
 def attack(seconds=2, rounds=None):
