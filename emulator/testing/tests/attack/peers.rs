@@ -54,15 +54,15 @@ fn to_bystanders(emulator: &Emulator, index: usize) -> [Ends; 2] {
     })
 }
 
-/// Joins, rejoins after each disconnection, and sends packets from `packets`.
+/// Joins, rejoins after each disconnection, and sends the packet of each number from 0 on.
 fn join(
     emulator: &Emulator,
     index: usize,
     read_mode: ReadMode,
     stop: &AtomicBool,
-    mut packets: impl FnMut(&mut Vec<u8>),
+    packet: impl Fn(u64) -> Vec<u8>,
 ) {
-    let mut bytes = Vec::new();
+    let mut numbers = 0_u64..;
     while !stop.load(Ordering::Relaxed) {
         thread::sleep(Duration::from_millis(10));
         let Ok(mut stream) = TcpStream::connect(emulator.address()) else {
@@ -76,11 +76,8 @@ fn join(
                 scope.spawn(move || while reading.read(&mut [0; 1 << 16]).is_ok_and(|n| n > 0) {});
             }
             while joined && !stop.load(Ordering::Relaxed) {
-                bytes.clear();
-                for _ in 0..BATCH {
-                    packets(&mut bytes);
-                }
-                joined = stream.write_all(&bytes).is_ok();
+                let packets: Vec<_> = numbers.by_ref().take(BATCH).map(&packet).collect();
+                joined = stream.write_all(&packets.concat()).is_ok();
             }
             let _ = stream.shutdown(std::net::Shutdown::Both);
         });
@@ -90,73 +87,71 @@ fn join(
 /// Returns the bound on memory with all attacking emulators, and with `devices` devices of attackers.
 fn bound(devices: u64) -> Bound {
     Bound {
-        devices,
         peers: PEERS as u64,
-        ..Bound::default()
+        ..Bound::of_devices(devices)
     }
+}
+
+/// Joins, and sends packets that may depend on the addresses of [both bystanders](to_bystanders).
+fn send_to_bystanders(
+    emulator: &Emulator,
+    index: usize,
+    read_mode: ReadMode,
+    stop: &AtomicBool,
+    packet: impl Fn(u64, [Ends; 2]) -> Vec<u8>,
+) {
+    let both = to_bystanders(emulator, index);
+    join(emulator, index, read_mode, stop, |number| {
+        packet(number, both)
+    });
+}
+
+/// Runs an attack in which all attackers [send to bystanders](send_to_bystanders).
+fn attack_bystanders(read_mode: ReadMode, packet: impl Fn(u64, [Ends; 2]) -> Vec<u8> + Sync) {
+    let emulator = Emulator::listening(DEVICES, 0);
+    let attack = |index, stop: &AtomicBool| {
+        send_to_bystanders(&emulator, index, read_mode, stop, &packet);
+    };
+    under(&emulator, &bound(0), attack, PEERS);
 }
 
 #[test]
 #[ignore = "an attack"]
 fn acknowledgements_of_packets_that_were_never_sent() {
-    let emulator = Emulator::listening(DEVICES, 0);
-    let attack = |index, stop: &AtomicBool| {
-        let both = to_bystanders(&emulator, index);
-        let mut number = 0;
-        join(&emulator, index, ReadMode::Reads, stop, |bytes| {
-            number += 1;
-            // Connections and packets of others, and ones that do not exist.
-            let psn = if number % 2 == 0 {
-                number / 8
-            } else {
-                u64::MAX
-            };
-            bytes.extend(both[number as usize % 2].ack(number % 7, psn));
-        });
-    };
-    under(&emulator, &bound(0), attack, PEERS);
+    attack_bystanders(ReadMode::Reads, |number, both| {
+        // Connections and packets of others, and ones that do not exist.
+        let psn = [number / 8, u64::MAX][number as usize % 2];
+        both[number as usize % 2].ack(number % 7, psn)
+    });
 }
 
-/// A flood of messages, writes with a wrong key and datagrams, for queue pairs that do and do not exist.
-fn flood_bystanders(emulator: &Emulator, index: usize, read_mode: ReadMode, stop: &AtomicBool) {
-    let both = to_bystanders(emulator, index);
-    let mut number = 0;
-    join(emulator, index, read_mode, stop, |bytes| {
-        let ends = both[number as usize % 2];
-        let psn = number / 2;
-        let place = Place {
-            connection: 1,
-            psn,
-            floor: psn,
-            message: psn,
-        };
-        number += 1;
-        bytes.extend(match psn % 3 {
-            0 => ends.send(place, NONE, LENGTH),
-            1 => ends.write(place, THEIRS, 77, LENGTH),
-            _ => ends.datagram(NONE, LENGTH),
-        });
-    });
+/// Returns a message, a write with a wrong key, or a datagram, for queue pairs that do and do not exist.
+fn mixed(number: u64, both: [Ends; 2]) -> Vec<u8> {
+    let ends = both[number as usize % 2];
+    let psn = number / 2;
+    let place = Place {
+        connection: 1,
+        psn,
+        floor: psn,
+        message: psn,
+    };
+    match psn % 3 {
+        0 => ends.send(place, NONE, LENGTH),
+        1 => ends.write(place, THEIRS, 77, LENGTH),
+        _ => ends.datagram(NONE, LENGTH),
+    }
 }
 
 #[test]
 #[ignore = "an attack"]
 fn packets_for_bystanders() {
-    let emulator = Emulator::listening(DEVICES, 0);
-    let attack = |index, stop: &AtomicBool| {
-        flood_bystanders(&emulator, index, ReadMode::Reads, stop);
-    };
-    under(&emulator, &bound(0), attack, PEERS);
+    attack_bystanders(ReadMode::Reads, mixed);
 }
 
 #[test]
 #[ignore = "an attack"]
 fn packets_with_unread_responses() {
-    let emulator = Emulator::listening(DEVICES, 0);
-    let attack = |index, stop: &AtomicBool| {
-        flood_bystanders(&emulator, index, ReadMode::NeverReads, stop);
-    };
-    under(&emulator, &bound(0), attack, PEERS);
+    attack_bystanders(ReadMode::NeverReads, mixed);
 }
 
 /// Local devices, which are accomplices, send packets to the attackers as fast as they can.
@@ -166,14 +161,13 @@ fn unread_packets() {
     let emulator = Emulator::listening(DEVICES, 0);
     let attack = |index: usize, stop: &AtomicBool| {
         if index < PEERS {
-            return flood_bystanders(&emulator, index, ReadMode::NeverReads, stop);
+            return send_to_bystanders(&emulator, index, ReadMode::NeverReads, stop, mixed);
         }
         let index = index - PEERS;
         let kind = [QpType::Srd, QpType::Ud][index];
         let mut end = End::new(&emulator.device(2 + index), kind);
         end.connect(own_address(index));
-        let peer = end.qp.clone();
-        let send = Send::message(&peer, &end.region, 8000);
+        let send = Send::message(&end.qp, &end.region, 8000);
         flood(&mut end, &[send], stop);
     };
     under(&emulator, &bound(2), attack, 2 * PEERS);
@@ -193,23 +187,20 @@ fn one_victim() {
             qkey: QKEY,
         };
         let number = victim.qp.number.into();
-        let mut psn = 0;
-        join(&emulator, index, ReadMode::Reads, stop, |bytes| {
+        join(&emulator, index, ReadMode::Reads, stop, |psn| {
             let place = Place {
                 connection: 1,
                 psn,
                 floor: psn.saturating_sub(4000),
                 message: psn,
             };
-            psn += 1;
-            bytes.extend(ends.send(place, number, LENGTH));
+            ends.send(place, number, LENGTH)
         });
     };
     under(&emulator, &bound(1), attack, PEERS);
     // It has no completion, and still works.
     assert_eq!(victim.poll().map(|end| end.status), None);
-    let own = victim.address;
-    victim.connect(own);
+    victim.connect(victim.address);
     let write = Send::write(&victim.qp, &victim.region, &victim.region, 8);
     assert_eq!(victim.run(&write), efa_hw::io::CompStatus::Ok);
 }
@@ -218,21 +209,14 @@ fn one_victim() {
 #[test]
 #[ignore = "an attack"]
 fn as_much_state_as_possible() {
-    let emulator = Emulator::listening(DEVICES, 0);
-    let attack = |index, stop: &AtomicBool| {
-        let both = to_bystanders(&emulator, index);
-        let mut number = 0;
-        join(&emulator, index, ReadMode::Reads, stop, |bytes| {
-            // The first packet of each connection is missing.
-            let place = Place {
-                connection: number / 16,
-                psn: 1 + number % 16,
-                floor: 0,
-                message: number,
-            };
-            bytes.extend(both[number as usize / 16 % 2].send(place, NONE, 0));
-            number += 1;
-        });
-    };
-    under(&emulator, &bound(0), attack, PEERS);
+    attack_bystanders(ReadMode::Reads, |number, both| {
+        // The first packet of each connection is missing.
+        let place = Place {
+            connection: number / 16,
+            psn: 1 + number % 16,
+            floor: 0,
+            message: number,
+        };
+        both[number as usize / 16 % 2].send(place, NONE, 0)
+    });
 }
