@@ -52,6 +52,11 @@ def test_host():
             build.cargo(log, "Building the tests", *CARGO_TEST_ALL, "--no-run")
         build.cargo(log, "cargo test", *CARGO_TEST_ALL, environment={"PROPTEST_RNG_SEED": str(seed)})
 
+    return seeded_tally(name, seed, run)
+
+
+def seeded_tally(name, seed, run):
+    """As cargo_tally(), for tests with the random inputs of a seed."""
     tally = cargo_tally(name, run)
     if tally.failed:
         steps.note(f"{name}: the random inputs were those of EFA_SEED={seed}")
@@ -72,6 +77,7 @@ def test_driver():
 def test_host_in_guest(flavour):
     """Runs the tests of test_host() in an arm64 guest: with its kernel's page size, Landlock and seccomp, which qemu-user lacks."""
     name = f"host tests {flavour}"
+    seed = guest.seed_of(name)
 
     def run(log):
         folder, commands = build.foreign_tests()
@@ -80,11 +86,12 @@ def test_host_in_guest(flavour):
         prepare = [f"ln -s /share {build.BUILD}", "echo 127.0.0.1 localhost >>/etc/hosts", "status=0"]
         script = "\n".join([*prepare, *runs, "exit $status"])
         options = {"share": folder, "timeout": HOST_TESTS_LIMIT, "memory": "3G", "quiet": True, "watch": log.write}
-        run = guest.prepare(guest.Options(f"export PROPTEST_CASES={FEWER_CASES}\n{script}", "none", flavour, **options))
+        settings = f"export PROPTEST_CASES={FEWER_CASES} PROPTEST_RNG_SEED={seed}"
+        run = guest.prepare(guest.Options(f"{settings}\n{script}", "none", flavour, **options))
         if status := guest.execute(run):
             raise Failure(f"exit status {status}")
 
-    return cargo_tally(name, run)
+    return seeded_tally(name, seed, run)
 
 
 def test_asan():
