@@ -8,13 +8,12 @@ use efa_fabric::Settings;
 use efa_hw::{
     admin::{
         cq::CqCaps1,
-        mr::RegMrPermissions,
         qp::{CreateQpFlags, QpState, QpType},
     },
     io::{CompStatus, OpType},
 };
 use efa_model::{Overrides, Profile};
-use efa_testing::net::{DEPTH, MOST, Net, PAGE, Qp, Region, Send, networks};
+use efa_testing::net::{ALL_PERMISSIONS, DEPTH, MOST, Net, PAGE, Qp, Region, Send, networks};
 
 const SEND_COMP: usize = 0;
 const SEND_ERR: usize = 1;
@@ -65,16 +64,28 @@ impl End {
     }
 }
 
-fn pair_of(net: &mut Net, qp_type: QpType, flags: CreateQpFlags) -> [End; 2] {
+fn pair_of(settings: Settings, qp_type: QpType, flags: CreateQpFlags) -> (Net, End, End) {
+    let mut net = Net::new(&[Profile::Efa3; 2], settings);
     let [mut a, mut b] =
         [0, 1].map(|port| net.qp_with(port, qp_type, flags, CqCaps1::default(), 128));
     net.introduce(&mut a, &mut b);
-    [a, b].map(|qp| End::new(net, qp))
+    let [a, b] = [a, b].map(|qp| End::new(&mut net, qp));
+    (net, a, b)
 }
 
 fn pair(settings: Settings) -> (Net, End, End) {
-    let mut net = Net::new(&[Profile::Efa3; 2], settings);
-    let [a, b] = pair_of(&mut net, QpType::Srd, CreateQpFlags::default());
+    pair_of(settings, QpType::Srd, CreateQpFlags::default())
+}
+
+/// Returns two ends, with work requests of all kinds in flight from the first to the second.
+fn under_way() -> (Net, End, End) {
+    let slow = Settings {
+        delay_us: 1000.0,
+        ..Settings::default()
+    };
+    let (mut net, mut a, b) = pair(slow);
+    let [mut ours, mut theirs] = [Counts::default(); 2];
+    post_all_kinds(&mut net, &mut a, &b, [&mut ours, &mut theirs]);
     (net, a, b)
 }
 
@@ -90,35 +101,27 @@ fn settle(net: &mut Net, ends: [&End; 2], expected: [Counts; 2]) {
     assert_eq!(ends.map(|end| end.values(net)), wrapped);
 }
 
-/// Fills the send queue with work requests of all kinds; returns the counts that both ends have afterwards.
-fn post_all_kinds(net: &mut Net, from: &mut End, to: &End) -> [Counts; 2] {
-    let (mut ours, mut theirs) = (Counts::default(), Counts::default());
+/// Fills the send queue with work requests of all kinds; adds the events at both ends to their counts.
+fn post_all_kinds(net: &mut Net, from: &mut End, to: &End, [ours, theirs]: [&mut Counts; 2]) {
     for number in 0..u32::from(DEPTH) {
-        let length = number * 37 % 1000;
+        let kind = number % 6;
+        // Some writes and reads have no bytes.
+        let length = if kind < 4 { number * 37 % 1000 } else { 0 };
         let write = Send::write(&to.qp, &from.region, &to.region, length);
-        let (mut send, own, remote): (_, _, &[usize]) = match number % 6 {
+        let (mut send, own, remote): (_, _, &[usize]) = match kind {
             0 => {
                 let message = Send::message(&to.qp, &from.region, length % 256);
                 (message, SEND_COMP, &[RECV_COMP])
             }
-            1 => (write, WRITE_COMP, &[REMOTE_WRITE]),
+            1 | 5 => (write, WRITE_COMP, &[REMOTE_WRITE]),
             2 => {
                 let immediate = Some(number);
                 let write = Send { immediate, ..write };
                 (write, WRITE_COMP, &[REMOTE_WRITE, RECV_COMP])
             }
-            3 => {
+            _ => {
                 let read = Send::read(&to.qp, &from.region, &to.region, length);
                 (read, READ_COMP, &[REMOTE_READ])
-            }
-            // A read of no bytes.
-            4 => {
-                let read = Send::read(&to.qp, &from.region, &to.region, 0);
-                (read, READ_COMP, &[REMOTE_READ])
-            }
-            _ => {
-                let write = Send::write(&to.qp, &from.region, &to.region, 0);
-                (write, WRITE_COMP, &[REMOTE_WRITE])
             }
         };
         send.silent = number % 2 == 0;
@@ -129,13 +132,6 @@ fn post_all_kinds(net: &mut Net, from: &mut End, to: &End) -> [Counts; 2] {
         }
     }
     net.ring_send(&from.qp);
-    [ours, theirs]
-}
-
-fn add(sum: &mut Counts, counts: Counts) {
-    sum.iter_mut()
-        .zip(counts)
-        .for_each(|(sum, count)| *sum += count);
 }
 
 #[test]
@@ -156,12 +152,8 @@ fn each_event_is_counted_once() {
         }
         let (mut of_a, mut of_b) = (Counts::default(), Counts::default());
         for round in 0..ROUNDS {
-            let [ours, theirs] = post_all_kinds(&mut net, &mut a, &b);
-            add(&mut of_a, ours);
-            add(&mut of_b, theirs);
-            let [ours, theirs] = post_all_kinds(&mut net, &mut b, &a);
-            add(&mut of_b, ours);
-            add(&mut of_a, theirs);
+            post_all_kinds(&mut net, &mut a, &b, [&mut of_a, &mut of_b]);
+            post_all_kinds(&mut net, &mut b, &a, [&mut of_b, &mut of_a]);
             if round % 8 == 0 {
                 // The receivers are not ready at first.
                 net.run_for(Duration::from_micros(700));
@@ -176,10 +168,7 @@ fn each_event_is_counted_once() {
         settle(&mut net, [&a, &b], [of_a, of_b]);
         // Both ends have the same counts, and the counters have wrapped.
         assert_eq!(of_a, of_b, "{name}");
-        let total: u64 = [SEND_COMP, READ_COMP, WRITE_COMP]
-            .map(|event| of_a[event])
-            .iter()
-            .sum();
+        let total = of_a[SEND_COMP] + of_a[READ_COMP] + of_a[WRITE_COMP];
         assert_eq!(total, u64::from(ROUNDS) * u64::from(DEPTH), "{name}");
         assert!(
             of_a[REMOTE_READ] > MOST && of_a[REMOTE_WRITE] > MOST,
@@ -196,34 +185,26 @@ fn failures_are_counted_as_such() {
     // The destination queue pair does not exist.
     let mut send = Send::message(&b.qp, &region, 8);
     send.peer_qp = 99;
-    net.post(&mut a.qp, &send);
-    assert_eq!(net.status(&mut a.qp), CompStatus::RemoteBadDestQpn);
+    let status = net.outcome(&mut a.qp, &send);
+    assert_eq!(status, CompStatus::RemoteBadDestQpn);
     assert_eq!(a.values(&mut net), counts(&[(SEND_ERR, 1)]));
     // The receive buffer is too short: both work requests fail.
     b.receive(&mut net, 4);
-    net.post(&mut a.qp, &Send::message(&b.qp, &region, 8));
-    assert_eq!(net.status(&mut a.qp), CompStatus::RemoteBadLength);
+    let status = net.outcome(&mut a.qp, &Send::message(&b.qp, &region, 8));
+    assert_eq!(status, CompStatus::RemoteBadLength);
     assert_eq!(a.values(&mut net), counts(&[(SEND_ERR, 2)]));
     assert_eq!(b.values(&mut net), counts(&[(RECV_ERR, 1)]));
     // The region ends before the write and the read do.
-    let all = RegMrPermissions {
-        local_write_enable: true,
-        remote_write_enable: true,
-        remote_read_enable: true,
-    };
-    let short = net.region_cut(&b.qp, 4, 0, 100, all);
+    let short = net.region_cut(&b.qp, 4, 0, 100, ALL_PERMISSIONS);
     let length = 4 * PAGE as u32;
-    net.post(&mut a.qp, &Send::write(&b.qp, &region, &short, length));
-    assert_eq!(net.status(&mut a.qp), CompStatus::RemoteBadAddress);
-    net.post(&mut a.qp, &Send::read(&b.qp, &region, &short, length));
-    assert_eq!(net.status(&mut a.qp), CompStatus::RemoteBadAddress);
+    let write = Send::write(&b.qp, &region, &short, length);
+    assert_eq!(net.outcome(&mut a.qp, &write), CompStatus::RemoteBadAddress);
+    let read = Send::read(&b.qp, &region, &short, length);
+    assert_eq!(net.outcome(&mut a.qp, &read), CompStatus::RemoteBadAddress);
     // The memory to be read is unmapped before the peer sends it.
     net.unmap(&short);
-    net.post(
-        &mut a.qp,
-        &Send::read(&b.qp, &region, &short, 3 * PAGE as u32),
-    );
-    assert_eq!(net.status(&mut a.qp), CompStatus::LocalInvalidLkey);
+    let read = Send::read(&b.qp, &region, &short, 3 * PAGE as u32);
+    assert_eq!(net.outcome(&mut a.qp, &read), CompStatus::LocalInvalidLkey);
     net.run_for(Duration::from_secs(10));
     assert_eq!(
         a.values(&mut net),
@@ -234,12 +215,7 @@ fn failures_are_counted_as_such() {
 
 #[test]
 fn work_requests_in_flight_are_flushed_when_a_queue_pair_fails() {
-    let slow = Settings {
-        delay_us: 1000.0,
-        ..Settings::default()
-    };
-    let (mut net, mut a, b) = pair(slow);
-    post_all_kinds(&mut net, &mut a, &b);
+    let (mut net, mut a, b) = under_way();
     a.receive(&mut net, 8);
     net.modify(&mut a.qp, QpState::Err);
     let flushed = counts(&[
@@ -272,12 +248,7 @@ fn a_malformed_receive_is_counted() {
 
 #[test]
 fn work_requests_that_a_reset_drops_are_not_counted() {
-    let slow = Settings {
-        delay_us: 1000.0,
-        ..Settings::default()
-    };
-    let (mut net, mut a, b) = pair(slow);
-    post_all_kinds(&mut net, &mut a, &b);
+    let (mut net, mut a, b) = under_way();
     net.modify(&mut a.qp, QpState::Reset);
     net.run_for(Duration::from_secs(10));
     assert_eq!(a.values(&mut net), Counts::default());
@@ -294,12 +265,11 @@ fn work_requests_that_a_reset_drops_are_not_counted() {
 
 #[test]
 fn a_write_with_immediate_that_needs_no_receive_is_received() {
-    let mut net = Net::new(&[Profile::Efa3; 2], Settings::default());
     let flags = CreateQpFlags {
         unsolicited_write_recv: true,
         ..CreateQpFlags::default()
     };
-    let [mut a, b] = pair_of(&mut net, QpType::Srd, flags);
+    let (mut net, mut a, b) = pair_of(Settings::default(), QpType::Srd, flags);
     let mut write = Send::write(&b.qp, &a.region, &b.region, 100);
     write.immediate = Some(1);
     net.post(&mut a.qp, &write);
@@ -310,8 +280,8 @@ fn a_write_with_immediate_that_needs_no_receive_is_received() {
 /// A datagram counts as sent, whether or not it arrives.
 #[test]
 fn datagrams() {
-    let mut net = Net::new(&[Profile::Efa3; 2], Settings::default());
-    let [mut a, mut b] = pair_of(&mut net, QpType::Ud, CreateQpFlags::default());
+    let flags = CreateQpFlags::default();
+    let (mut net, mut a, mut b) = pair_of(Settings::default(), QpType::Ud, flags);
     let send = Send::message(&b.qp, &a.region, 8);
     net.post(&mut a.qp, &send);
     settle(
@@ -338,6 +308,9 @@ fn datagrams() {
 /// An event is counted before its completion is visible.
 #[test]
 fn events_are_counted_before_their_completion() {
+    /// Stands for a completion among the events.
+    const DONE: usize = usize::MAX;
+
     let (mut net, mut a, mut b) = pair(Settings::default());
     b.receive(&mut net, 100);
     b.receive(&mut net, 100);
@@ -354,25 +327,15 @@ fn events_are_counted_before_their_completion() {
         let writes = net.world(end.qp.port, |world| world.writes.take().unwrap());
         let name = |at| end.places.iter().position(|place| *place == at);
         let is_completion = |at| end.qp.completion_queue().contains(&at);
-        let name = |at| name(at).or_else(|| is_completion(at).then_some(usize::MAX));
+        let name = |at| name(at).or_else(|| is_completion(at).then_some(DONE));
         writes.into_iter().filter_map(name).collect()
     };
-    let completion = usize::MAX;
     assert_eq!(
         order(&a),
-        [
-            SEND_COMP, completion, WRITE_COMP, completion, READ_COMP, completion
-        ]
+        [SEND_COMP, DONE, WRITE_COMP, DONE, READ_COMP, DONE]
     );
     assert_eq!(
         order(&b),
-        [
-            RECV_COMP,
-            completion,
-            REMOTE_WRITE,
-            RECV_COMP,
-            completion,
-            REMOTE_READ
-        ]
+        [RECV_COMP, DONE, REMOTE_WRITE, RECV_COMP, DONE, REMOTE_READ]
     );
 }

@@ -4,20 +4,40 @@
 
 use std::time::Duration;
 
-use efa_fabric::{PathSettings, PortId, Settings};
-use efa_hw::admin::cq::CqCaps1;
+use efa_fabric::{PortId, Settings};
 use efa_hw::{
-    admin::qp::{CreateQpFlags, QpState, QpType},
+    admin::{
+        cq::CqCaps1,
+        qp::{CreateQpFlags, QpState, QpType},
+    },
     io::{Cdesc, CompStatus, CqDb, UNKNOWN_AH},
     regs::{EqDb, Register},
-    stats::{BasicStats, MessagesStats, RdmaReadStats, RdmaWriteStats},
+    stats::{BasicStats, MessagesStats, RdmaReadStats, RdmaWriteStats, Stats},
 };
 use efa_model::{Overrides, Profile};
 use efa_testing::{
     cases::{self, Inside},
     commands::create_eq,
-    net::{DEPTH, Net, PAGE, Qp, Send, pattern, req_id_ex},
+    net::{DEPTH, Net, PAGE, QKEY, Qp, Region, Send, pattern, req_id_ex},
 };
+
+/// Returns queue pairs of two devices that know each other, and a region of each.
+fn set(qp_type: QpType, settings: Settings, pages: u64) -> (Net, Qp, Qp, Region, Region) {
+    let mut net = Net::new(&[Profile::Efa3; 2], settings);
+    let (mut a, mut b) = (net.qp(0, qp_type), net.qp(1, qp_type));
+    net.introduce(&mut a, &mut b);
+    let (from, to) = (net.region(&a, pages, 0), net.region(&b, pages, 0));
+    (net, a, b, from, to)
+}
+
+fn statistics<S: Stats>(net: &mut Net, port: PortId) -> S {
+    net.driver(port, |driver| driver.statistics().unwrap())
+}
+
+/// Returns the number of packets that the network has carried.
+fn carried(net: &Net) -> u64 {
+    net.fabric.paths().iter().map(|path| path.packets).sum()
+}
 
 #[test]
 fn all_cases() {
@@ -96,10 +116,7 @@ fn an_unsolicited_write_with_immediate_data() {
 
 #[test]
 fn datagrams_leave_room_for_a_header() {
-    let mut net = Net::new(&[Profile::Efa3; 2], Settings::default());
-    let (mut a, mut b) = (net.qp(0, QpType::Ud), net.qp(1, QpType::Ud));
-    net.introduce(&mut a, &mut b);
-    let (from, to) = (net.region(&a, 2, 0), net.region(&b, 3, 0));
+    let (mut net, mut a, mut b, from, to) = set(QpType::Ud, Settings::default(), 3);
     let bytes = pattern(5000, 8);
     net.fill(&from, 0, &bytes);
     net.receive(&mut b, &[(to.iova, 5040, to.lkey)]);
@@ -114,16 +131,13 @@ fn datagrams_leave_room_for_a_header() {
 
 #[test]
 fn datagrams_that_cannot_be_delivered_are_dropped() {
-    let mut net = Net::new(&[Profile::Efa3; 2], Settings::default());
-    let (mut a, mut b) = (net.qp(0, QpType::Ud), net.qp(1, QpType::Ud));
-    net.introduce(&mut a, &mut b);
-    let (from, to) = (net.region(&a, 1, 0), net.region(&b, 1, 0));
+    let (mut net, mut a, mut b, from, to) = set(QpType::Ud, Settings::default(), 1);
     // No receive work request, then the wrong Q_Key, then the wrong queue pair.
     let mut send = Send::message(&b, &from, 10);
     net.post(&mut a, &send);
     net.run();
     net.receive(&mut b, &[(to.iova, 100, to.lkey)]);
-    send.qkey = Some(efa_testing::net::QKEY + 1);
+    send.qkey = Some(QKEY + 1);
     net.post(&mut a, &send);
     send.qkey = None;
     send.peer_qp = 200;
@@ -132,7 +146,7 @@ fn datagrams_that_cannot_be_delivered_are_dropped() {
         assert_eq!(net.wait(&mut a).status, 0);
     }
     assert_eq!(net.poll(&mut b), None);
-    let stats: BasicStats = net.driver(b.port, |driver| driver.statistics().unwrap());
+    let stats: BasicStats = statistics(&mut net, b.port);
     assert_eq!((stats.rx_drops, stats.qkey_viol, stats.rx_pkts), (3, 1, 0));
 }
 
@@ -145,13 +159,9 @@ fn datagrams_in_flight_are_bounded_however_short() {
         ..Settings::default()
     };
     for length in [0, 1] {
-        let mut net = Net::new(&[Profile::Efa3; 2], settings.clone());
-        let (mut a, mut b) = (net.qp(0, QpType::Ud), net.qp(1, QpType::Ud));
-        net.introduce(&mut a, &mut b);
-        let (from, to) = (net.region(&a, 1, 0), net.region(&b, 1, 0));
+        let (mut net, mut a, mut b, from, to) = set(QpType::Ud, settings.clone(), 1);
         net.receive(&mut b, &[(to.iova, 100, to.lkey)]);
         let send = Send::message(&b, &from, length);
-        let sent = |net: &Net| -> u64 { net.fabric.paths().iter().map(|path| path.packets).sum() };
         let round = u64::from(DEPTH);
         for _ in 0..MOST / round + 10 {
             for _ in 0..DEPTH {
@@ -164,14 +174,14 @@ fn datagrams_in_flight_are_bounded_however_short() {
                 assert_eq!(net.poll(&mut a).unwrap().status, 0);
             }
         }
-        let most = sent(&net);
+        let most = carried(&net);
         assert!((MOST - 100..=MOST).contains(&most), "{most}");
         // Delivered datagrams make room for others.
         net.run_for(Duration::from_secs(6));
         assert_eq!(u32::from(net.wait(&mut b).length), 40 + length);
         net.post(&mut a, &send);
         net.run();
-        assert_eq!(sent(&net), most + 1);
+        assert_eq!(carried(&net), most + 1);
     }
 }
 
@@ -191,9 +201,7 @@ fn completions_name_unknown_peers_by_address() {
 #[test]
 fn a_device_sends_to_itself() {
     let mut net = Net::new(&[Profile::Efa2], Settings::default());
-    let flags = CreateQpFlags::default();
-    let mut a = net.qp_with(0, QpType::Srd, flags, CqCaps1::default(), 64);
-    let mut b = net.qp_with(0, QpType::Srd, flags, CqCaps1::default(), 64);
+    let [mut a, mut b] = [(); 2].map(|()| net.narrow_qp(0, QpType::Srd));
     net.introduce(&mut a, &mut b);
     let (from, to) = (net.region(&a, 20, 0), net.region(&b, 20, 0));
     let bytes = pattern(80_000, 2);
@@ -205,8 +213,7 @@ fn a_device_sends_to_itself() {
 
 #[test]
 fn queues_wrap() {
-    let (mut net, mut a, mut b) = Net::pair(Settings::default());
-    let (from, to) = (net.region(&a, 1, 0), net.region(&b, 1, 0));
+    let (mut net, mut a, mut b, from, to) = set(QpType::Srd, Settings::default(), 1);
     for round in 0..10 * DEPTH {
         let bytes = pattern(16, round.into());
         net.fill(&from, 0, &bytes);
@@ -224,8 +231,7 @@ fn queues_wrap() {
 
 /// Creates a queue pair whose completions raise events.
 fn with_events(net: &mut Net, port: usize) -> Qp {
-    let id = efa_fabric::PortId(port);
-    net.driver(id, |driver| {
+    net.driver(PortId(port), |driver| {
         let create = create_eq(driver.world.map(1));
         let eqn = driver.execute(&create).unwrap().eqn;
         assert_eq!(eqn, 1);
@@ -247,7 +253,7 @@ fn an_armed_queue_raises_one_event() {
     net.introduce(&mut a, &mut b);
     let (from, to) = (net.region(&a, 1, 0), net.region(&b, 1, 0));
     let interrupts = |net: &mut Net| {
-        net.driver(efa_fabric::PortId(1), |driver| {
+        net.driver(PortId(1), |driver| {
             let eq = EqDb { eqn: 1, arm: true };
             let raised = driver.world.take_interrupts();
             driver.write(Register::EqDb, eq.into_raw());
@@ -271,7 +277,7 @@ fn an_armed_queue_raises_one_event() {
             cmd_sn: 0,
             arm: true,
         };
-        net.doorbell(efa_fabric::PortId(1), doorbell, value.into_raw());
+        net.doorbell(PortId(1), doorbell, value.into_raw());
     };
     // Not armed: no interrupt.
     exchange(&mut net, &mut a, &mut b);
@@ -297,7 +303,7 @@ fn an_armed_queue_raises_one_event() {
     assert_eq!(net.protocol_errors(), 0);
     // More unconsumed completions than entries, by the consumer index.
     let overflows = |net: &mut Net| {
-        net.driver(efa_fabric::PortId(1), |driver| {
+        net.driver(PortId(1), |driver| {
             let errors = driver.device.state().program_errors;
             (errors.cq_overflows, driver.world.trace.pop())
         })
@@ -323,8 +329,7 @@ fn uar_size() -> u64 {
 
 #[test]
 fn statistics_count() {
-    let (mut net, mut a, mut b) = Net::pair(Settings::default());
-    let (from, to) = (net.region(&a, 10, 0), net.region(&b, 10, 0));
+    let (mut net, mut a, mut b, from, to) = set(QpType::Srd, Settings::default(), 10);
     net.receive(&mut b, &[(to.iova, 100, to.lkey)]);
     net.post(&mut a, &Send::message(&b, &from, 60));
     net.post(&mut a, &Send::write(&b, &from, &to, 20_000));
@@ -332,116 +337,52 @@ fn statistics_count() {
     for _ in 0..3 {
         assert_eq!(net.wait(&mut a).status, 0);
     }
-    let sent: (BasicStats, MessagesStats, RdmaReadStats, RdmaWriteStats) =
-        net.driver(a.port, |driver| {
-            (
-                driver.statistics().unwrap(),
-                driver.statistics().unwrap(),
-                driver.statistics().unwrap(),
-                driver.statistics().unwrap(),
-            )
-        });
-    assert_eq!((sent.0.tx_bytes, sent.0.rx_bytes), (20_060, 30_000));
+    let basic: BasicStats = statistics(&mut net, a.port);
+    let messages: MessagesStats = statistics(&mut net, a.port);
+    let reads: RdmaReadStats = statistics(&mut net, a.port);
+    let writes: RdmaWriteStats = statistics(&mut net, a.port);
+    assert_eq!((basic.tx_bytes, basic.rx_bytes), (20_060, 30_000));
     // One message, three packets of the write, one read request.
-    assert_eq!((sent.0.tx_pkts, sent.0.rx_pkts), (5, 4));
-    assert_eq!((sent.1.send_wrs, sent.1.send_bytes), (1, 60));
-    assert_eq!((sent.2.read_wrs, sent.2.read_bytes), (1, 30_000));
-    assert_eq!((sent.3.write_wrs, sent.3.write_bytes), (1, 20_000));
-    let got: (BasicStats, MessagesStats, RdmaReadStats, RdmaWriteStats) =
-        net.driver(b.port, |driver| {
-            (
-                driver.statistics().unwrap(),
-                driver.statistics().unwrap(),
-                driver.statistics().unwrap(),
-                driver.statistics().unwrap(),
-            )
-        });
-    assert_eq!((got.0.tx_bytes, got.0.rx_bytes), (30_000, 20_060));
-    assert_eq!((got.1.recv_wrs, got.1.recv_bytes), (1, 60));
-    assert_eq!(got.2.read_resp_bytes, 30_000);
-    assert_eq!(got.3.write_recv_bytes, 20_000);
+    assert_eq!((basic.tx_pkts, basic.rx_pkts), (5, 4));
+    assert_eq!((messages.send_wrs, messages.send_bytes), (1, 60));
+    assert_eq!((reads.read_wrs, reads.read_bytes), (1, 30_000));
+    assert_eq!((writes.write_wrs, writes.write_bytes), (1, 20_000));
+    let basic: BasicStats = statistics(&mut net, b.port);
+    let messages: MessagesStats = statistics(&mut net, b.port);
+    let reads: RdmaReadStats = statistics(&mut net, b.port);
+    let writes: RdmaWriteStats = statistics(&mut net, b.port);
+    assert_eq!((basic.tx_bytes, basic.rx_bytes), (30_000, 20_060));
+    assert_eq!((messages.recv_wrs, messages.recv_bytes), (1, 60));
+    assert_eq!(reads.read_resp_bytes, 30_000);
+    assert_eq!(writes.write_recv_bytes, 20_000);
 }
 
 #[test]
 fn packets_are_batched_where_none_can_be_late_or_lost() {
     const PACKETS: u32 = 200;
-    let path = |path| Settings {
-        path: vec![path],
-        ..Settings::default()
-    };
-    let normal = Settings::default;
     let kinds = [
-        (normal(), 2),
-        (path(PathSettings::default()), 2),
-        (
-            Settings {
-                delay_us: 1.0,
-                ..normal()
-            },
-            PACKETS,
-        ),
-        (
-            Settings {
-                jitter_us: 1.0,
-                ..normal()
-            },
-            PACKETS,
-        ),
-        (
-            Settings {
-                loss: 1e-9,
-                ..normal()
-            },
-            PACKETS,
-        ),
-        (
-            Settings {
-                flip: 1e-9,
-                ..normal()
-            },
-            PACKETS,
-        ),
-        (
-            Settings {
-                link_gbps: 1e3,
-                ..normal()
-            },
-            PACKETS,
-        ),
-        (
-            path(PathSettings {
-                delay_us: Some(1.0),
-                ..PathSettings::default()
-            }),
-            PACKETS,
-        ),
-        (
-            path(PathSettings {
-                loss: Some(1e-9),
-                ..PathSettings::default()
-            }),
-            PACKETS,
-        ),
+        ("{}", 2),
+        (r#"{"path":[{}]}"#, 2),
+        (r#"{"delay_us":1.0}"#, PACKETS),
+        (r#"{"jitter_us":1.0}"#, PACKETS),
+        (r#"{"loss":1e-9}"#, PACKETS),
+        (r#"{"flip":1e-9}"#, PACKETS),
+        (r#"{"link_gbps":1e3}"#, PACKETS),
+        (r#"{"path":[{"delay_us":1.0}]}"#, PACKETS),
+        (r#"{"path":[{"loss":1e-9}]}"#, PACKETS),
     ];
     for (settings, acknowledgements) in kinds {
-        let (mut net, mut a, b) = Net::pair(settings.clone());
-        let (from, to) = (net.region(&a, 500, 0), net.region(&b, 500, 0));
-        let length = PACKETS
-            * net
-                .fabric
-                .with(a.port, net.now, 0, |device, _| device.mtu());
-        net.post(&mut a, &Send::write(&b, &from, &to, length));
+        let network = serde_json::from_str(settings).unwrap();
+        let (mut net, mut a, b, from, to) = set(QpType::Srd, network, 500);
+        let mtu = net.driver(a.port, |driver| driver.device.mtu());
+        net.post(&mut a, &Send::write(&b, &from, &to, PACKETS * mtu));
         assert_eq!(net.wait(&mut a).status, 0);
-        let carried: u64 = net.fabric.paths().iter().map(|path| path.packets).sum();
-        assert_eq!(
-            carried,
-            u64::from(PACKETS + acknowledgements),
-            "{settings:?}"
-        );
+        let expected = u64::from(PACKETS + acknowledgements);
+        assert_eq!(carried(&net), expected, "{settings}");
         for (port, sent) in [(a.port, true), (b.port, false)] {
-            let stats: BasicStats = net.driver(port, |driver| driver.statistics().unwrap());
+            let stats: BasicStats = statistics(&mut net, port);
             let packets = if sent { stats.tx_pkts } else { stats.rx_pkts };
-            assert_eq!(packets, u64::from(PACKETS), "{settings:?}");
+            assert_eq!(packets, u64::from(PACKETS), "{settings}");
         }
     }
 }

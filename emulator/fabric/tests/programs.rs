@@ -16,7 +16,13 @@ use efa_hw::{
     io::{Cdesc, CompStatus},
 };
 use efa_model::Profile;
-use efa_testing::net::{Net, Qp, Send, pattern};
+use efa_testing::{
+    net::{Net, Qp, Region, Send, pattern},
+    qp::status,
+};
+
+/// Connections of another program that its limit of 64 MiB allows: each takes 656 bytes.
+const CONNECTIONS: usize = (64 << 20) / 656;
 
 /// Packets in flight to another program.
 #[derive(Default)]
@@ -34,48 +40,41 @@ impl Wire {
     }
 }
 
-/// Lets another program join.
-fn try_join(
-    net: &Net,
-    program: u64,
-    addresses: &[[u8; 16]],
-    wire: &Arc<Wire>,
-) -> Result<LinkId, JoinError> {
-    let newcomer = Newcomer {
+/// Returns another program that has been offered a session, and offers none.
+fn newcomer<'a>(net: &Net, program: u64, addresses: &'a [[u8; 16]]) -> Newcomer<'a> {
+    Newcomer {
         program,
         addresses,
         session: net.fabric.session(program, addresses),
         offered: 0,
-    };
+    }
+}
+
+/// Lets another program join.
+fn try_join(net: &Net, newcomer: &Newcomer<'_>, wire: &Arc<Wire>) -> Result<LinkId, JoinError> {
     let way: Arc<dyn Link> = Arc::clone(wire) as _;
-    net.fabric.join(net.now, &newcomer, &way)
+    net.fabric.join(net.now, newcomer, &way)
 }
 
 /// Joins another program to the network; returns its link and the packets that are sent over it.
 fn join(net: &Net, program: u64, addresses: &[[u8; 16]]) -> (LinkId, Arc<Wire>) {
-    let wire = Arc::new(Wire::default());
-    let link = try_join(net, program, addresses, &wire).unwrap();
-    (link, wire)
+    let wire = Arc::default();
+    let link = try_join(net, &newcomer(net, program, addresses), &wire);
+    (link.unwrap(), wire)
 }
 
 /// Joins two programs with one device each.
 fn join_each_other(nets: &mut [Net; 2]) -> [(LinkId, Arc<Wire>); 2] {
     let addresses = [1, 0].map(|other: usize| [nets[other].address(PortId(0))]);
-    let program = |index: usize| 1 - index as u64;
-    let sessions = [0, 1].map(|index: usize| {
-        let fabric = &nets[index].fabric;
-        fabric.session(program(index), &addresses[index])
-    });
+    let newcomers =
+        [0, 1].map(|index: usize| newcomer(&nets[index], 1 - index as u64, &addresses[index]));
     [0, 1].map(|index: usize| {
         let newcomer = Newcomer {
-            program: program(index),
-            addresses: &addresses[index],
-            session: sessions[index],
-            offered: sessions[1 - index].number,
+            offered: newcomers[1 - index].session.number,
+            ..newcomers[index]
         };
-        let (net, wire) = (&nets[index], Arc::new(Wire::default()));
-        let way: Arc<dyn Link> = Arc::clone(&wire) as _;
-        let link = net.fabric.join(net.now, &newcomer, &way);
+        let wire = Arc::default();
+        let link = try_join(&nets[index], &newcomer, &wire);
         (link.unwrap(), wire)
     })
 }
@@ -100,6 +99,64 @@ impl Programs {
         Self { nets, qps, links }
     }
 
+    /// Returns programs with SRD queue pairs, and a region of each.
+    fn srd(settings: &Settings) -> (Self, [Region; 2]) {
+        let mut programs = Self::new(QpType::Srd, settings);
+        let regions = programs.regions(1, 0);
+        (programs, regions)
+    }
+
+    /// Registers a region of each program.
+    fn regions(&mut self, pages: u64, offset: u64) -> [Region; 2] {
+        [0, 1].map(|index: usize| self.nets[index].region(&self.qps[index], pages, offset))
+    }
+
+    /// Posts a receive work request of the second program.
+    fn receive(&mut self, region: &Region, length: u16) {
+        self.nets[1].receive(&mut self.qps[1], &[(region.iova, length, region.lkey)]);
+    }
+
+    fn post(&mut self, index: usize, send: &Send) {
+        self.nets[index].post(&mut self.qps[index], send);
+    }
+
+    /// Posts a work request of the first program; returns its status.
+    fn outcome(&mut self, send: &Send) -> CompStatus {
+        self.post(0, send);
+        status(&self.wait(0))
+    }
+
+    /// Runs one program; returns the packets that it sends.
+    fn sent(&mut self, index: usize) -> Vec<Frame> {
+        self.nets[index].run();
+        self.links[index].1.take()
+    }
+
+    /// Passes a packet of the other program to a program.
+    fn accept(&self, index: usize, frame: Frame) {
+        let net = &self.nets[index];
+        net.fabric.accept(net.now, self.links[index].0, frame, 1000);
+    }
+
+    /// Runs one program, and passes the packets that it sends to the other one.
+    fn carry(&mut self, from: usize) {
+        for frame in self.sent(from) {
+            self.accept(1 - from, frame);
+        }
+    }
+
+    /// Runs one program; returns its next completion, if there is one.
+    fn poll(&mut self, index: usize) -> Option<Cdesc> {
+        self.nets[index].run();
+        self.nets[index].poll(&mut self.qps[index])
+    }
+
+    /// Loses the link of one program.
+    fn leave(&self, index: usize) {
+        let net = &self.nets[index];
+        net.fabric.leave(net.now, self.links[index].0);
+    }
+
     /// Runs both programs and carries their packets, until there are no more.
     fn run(&mut self) {
         loop {
@@ -109,8 +166,7 @@ impl Programs {
             let mut any = false;
             for index in 0..2 {
                 for frame in self.links[index].1.take() {
-                    let (other, link) = (&mut self.nets[1 - index], self.links[1 - index].0);
-                    other.fabric.accept(other.now, link, frame, 1000);
+                    self.accept(1 - index, frame);
                     any = true;
                 }
             }
@@ -122,8 +178,8 @@ impl Programs {
 
     /// Loses the links, and joins the programs again after `meanwhile`.
     fn reconnect(&mut self, meanwhile: impl FnOnce(&mut [Net; 2])) {
-        for (net, link) in self.nets.iter_mut().zip(&self.links) {
-            net.fabric.leave(net.now, link.0);
+        for index in 0..2 {
+            self.leave(index);
         }
         meanwhile(&mut self.nets);
         self.links = join_each_other(&mut self.nets);
@@ -132,7 +188,7 @@ impl Programs {
     fn wait(&mut self, index: usize) -> Cdesc {
         for _ in 0..100_000 {
             self.run();
-            if let Some(completion) = self.nets[index].poll(&mut self.qps[index]) {
+            if let Some(completion) = self.poll(index) {
                 return completion;
             }
         }
@@ -151,43 +207,42 @@ fn networks() -> [Settings; 2] {
     ]
 }
 
+/// Returns a network on which peers are not given up soon.
+fn patient() -> Settings {
+    Settings {
+        silence_s: 600.0,
+        ..Settings::default()
+    }
+}
+
 #[test]
 fn messages_writes_and_reads_cross() {
     for settings in networks() {
         let mut programs = Programs::new(QpType::Srd, &settings);
-        let regions = [0, 1].map(|index: usize| {
-            let qp = programs.qps[index].clone();
-            programs.nets[index].region(&qp, 60, 77)
-        });
-        let [from, to] = &regions;
+        let [from, to] = programs.regions(60, 77);
         let peer = programs.qps[1].clone();
         let bytes = pattern(200_000, 1);
-        programs.nets[0].fill(from, 0, &bytes);
+        programs.nets[0].fill(&from, 0, &bytes);
 
-        let (net, qp) = (&mut programs.nets[1], &mut programs.qps[1]);
-        net.receive(qp, &[(to.iova, 5000, to.lkey)]);
-        programs.nets[0].post(&mut programs.qps[0], &Send::message(&peer, from, 5000));
-        assert_eq!(programs.wait(0).status, 0);
+        programs.receive(&to, 5000);
+        let message = Send::message(&peer, &from, 5000);
+        assert_eq!(programs.outcome(&message), CompStatus::Ok);
         assert_eq!(programs.wait(1).length, 5000);
-        assert_eq!(programs.nets[1].content(to, 0, 5000), bytes[..5000]);
+        assert_eq!(programs.nets[1].content(&to, 0, 5000), bytes[..5000]);
 
-        programs.nets[0].post(&mut programs.qps[0], &Send::write(&peer, from, to, 200_000));
-        assert_eq!(programs.wait(0).status, 0);
-        assert!(programs.nets[1].content(to, 0, 200_000) == bytes);
+        let write = Send::write(&peer, &from, &to, 200_000);
+        assert_eq!(programs.outcome(&write), CompStatus::Ok);
+        assert!(programs.nets[1].content(&to, 0, 200_000) == bytes);
 
-        programs.nets[0].fill(from, 0, &vec![0; 200_000]);
-        programs.nets[0].post(&mut programs.qps[0], &Send::read(&peer, from, to, 200_000));
-        assert_eq!(programs.wait(0).status, 0);
-        assert!(programs.nets[0].content(from, 0, 200_000) == bytes);
+        programs.nets[0].fill(&from, 0, &vec![0; 200_000]);
+        let read = Send::read(&peer, &from, &to, 200_000);
+        assert_eq!(programs.outcome(&read), CompStatus::Ok);
+        assert!(programs.nets[0].content(&from, 0, 200_000) == bytes);
 
         // A read with an invalid key.
-        let mut read = Send::read(&peer, from, to, 10);
+        let mut read = Send::read(&peer, &from, &to, 10);
         read.remote = Some((to.iova, 10, 99));
-        programs.nets[0].post(&mut programs.qps[0], &read);
-        assert_eq!(
-            programs.wait(0).status,
-            u8::from(CompStatus::RemoteBadAddress)
-        );
+        assert_eq!(programs.outcome(&read), CompStatus::RemoteBadAddress);
         for net in &mut programs.nets {
             assert_eq!(net.protocol_errors(), 0);
         }
@@ -197,22 +252,14 @@ fn messages_writes_and_reads_cross() {
 #[test]
 fn datagrams_cross() {
     let mut programs = Programs::new(QpType::Ud, &Settings::default());
-    let regions = [0, 1].map(|index: usize| {
-        let qp = programs.qps[index].clone();
-        programs.nets[index].region(&qp, 2, 0)
-    });
-    let peer = programs.qps[1].clone();
+    let [from, to] = programs.regions(2, 0);
     let bytes = pattern(3000, 4);
-    programs.nets[0].fill(&regions[0], 0, &bytes);
-    let (net, qp) = (&mut programs.nets[1], &mut programs.qps[1]);
-    net.receive(qp, &[(regions[1].iova, 4000, regions[1].lkey)]);
-    programs.nets[0].post(
-        &mut programs.qps[0],
-        &Send::message(&peer, &regions[0], 3000),
-    );
-    assert_eq!(programs.wait(0).status, 0);
+    programs.nets[0].fill(&from, 0, &bytes);
+    programs.receive(&to, 4000);
+    let send = Send::message(&programs.qps[1], &from, 3000);
+    assert_eq!(programs.outcome(&send), CompStatus::Ok);
     assert_eq!(programs.wait(1).length, 3040);
-    assert_eq!(programs.nets[1].content(&regions[1], 40, 3000), bytes);
+    assert_eq!(programs.nets[1].content(&to, 40, 3000), bytes);
 }
 
 /// Counts packets that arrive at devices.
@@ -233,82 +280,57 @@ impl Tap for Arrived {
 fn oversized_datagrams_are_dropped() {
     const MTU: usize = 8928;
     let mut programs = Programs::new(QpType::Ud, &Settings::default());
-    let regions = [0, 1].map(|index: usize| {
-        let qp = programs.qps[index].clone();
-        programs.nets[index].region(&qp, 4, 0)
-    });
-    let send = Send::message(&programs.qps[1], &regions[0], 10);
-    programs.nets[0].post(&mut programs.qps[0], &send);
-    programs.nets[0].run();
-    let genuine = programs.links[0].1.take().pop().unwrap();
-    let (net, qp, link) = (
-        &mut programs.nets[1],
-        &mut programs.qps[1],
-        programs.links[1].0,
-    );
-    net.receive(qp, &[(regions[1].iova, 12_000, regions[1].lkey)]);
+    let [from, to] = programs.regions(4, 0);
+    let send = Send::message(&programs.qps[1], &from, 10);
+    programs.post(0, &send);
+    let genuine = programs.sent(0).pop().unwrap();
+    programs.receive(&to, 12_000);
     // They do not reach the device, which would drop them, too.
     let arrived = Arc::new(Arrived::default());
-    net.fabric.set_tap(Arc::clone(&arrived) as _);
+    let fabric = &programs.nets[1].fabric;
+    fabric.set_tap(Arc::clone(&arrived) as _);
     for (length, arrives) in [(MTU + 1, false), (12_000, false), (MTU, true)] {
         let mut value = serde_json::to_value(&genuine).unwrap();
         value["body"]["Datagram"]["payload"] = vec![9; length].into();
-        let forged = serde_json::from_value(value).unwrap();
-        net.fabric.accept(net.now, link, forged, 1000);
-        net.run();
-        let completion = net.poll(qp);
+        programs.accept(1, serde_json::from_value(value).unwrap());
+        let completion = programs.poll(1);
         assert_eq!(completion.is_some(), arrives, "{completion:?}");
         let shown = arrived.0.swap(0, Ordering::Relaxed);
         assert_eq!(shown, u32::from(arrives), "{length}");
     }
-    assert_eq!(net.content(&regions[1], 40 + MTU as u64, 100), [0; 100]);
+    let beyond = programs.nets[1].content(&to, 40 + MTU as u64, 100);
+    assert_eq!(beyond, [0; 100]);
 }
 
 #[test]
 fn a_program_that_is_gone_does_not_respond() {
-    let mut programs = Programs::new(QpType::Srd, &Settings::default());
-    let qp = programs.qps[0].clone();
-    let from = programs.nets[0].region(&qp, 1, 0);
-    let peer = programs.qps[1].clone();
-    programs.nets[0].post(&mut programs.qps[0], &Send::message(&peer, &from, 10));
+    let (mut programs, [from, _]) = Programs::srd(&Settings::default());
+    let mut send = Send::message(&programs.qps[1], &from, 10);
+    programs.post(0, &send);
     // The peer never gets the packet.
-    let link = programs.links[0].0;
-    let net = &programs.nets[0];
-    net.fabric.leave(net.now, link);
-    let status = programs.nets[0].status(&mut programs.qps[0]);
-    assert_eq!(status, CompStatus::LocalUnreachRemote);
-    // Its address is not found any more.
-    let mut send = Send::message(&peer, &from, 10);
+    programs.leave(0);
     let address = programs.nets[1].address(PortId(0));
-    send.ah = Some(programs.nets[0].handle_of(&qp, address));
-    programs.nets[0].run_for(Duration::from_secs(10));
-    programs.nets[0].post(&mut programs.qps[0], &send);
-    let status = programs.nets[0].status(&mut programs.qps[0]);
-    assert_eq!(status, CompStatus::LocalUnreachRemote);
+    let (net, qp) = (&mut programs.nets[0], &mut programs.qps[0]);
+    assert_eq!(net.status(qp), CompStatus::LocalUnreachRemote);
+    // Its address is not found any more.
+    send.ah = Some(net.handle_of(qp, address));
+    net.run_for(Duration::from_secs(10));
+    net.post(qp, &send);
+    assert_eq!(net.status(qp), CompStatus::LocalUnreachRemote);
 }
 
 #[test]
 fn state_of_a_gone_program_is_dropped_even_if_a_join_fails() {
-    let patient = Settings {
-        silence_s: 600.0,
-        ..Settings::default()
-    };
     for has_its_address in [false, true] {
-        let mut programs = Programs::new(QpType::Srd, &patient);
-        let qp = programs.qps[0].clone();
-        let from = programs.nets[0].region(&qp, 1, 0);
-        let peer = programs.qps[1].clone();
-        let to = programs.nets[1].region(&peer, 1, 0);
+        let (mut programs, [from, to]) = Programs::srd(&patient());
         // A peer that has responded before is given up later.
-        let write = Send::write(&peer, &from, &to, 10);
-        programs.nets[0].post(&mut programs.qps[0], &write);
-        assert_eq!(programs.wait(0).status, 0);
-        programs.nets[0].post(&mut programs.qps[0], &write);
-        let link = programs.links[0].0;
+        let write = Send::write(&programs.qps[1], &from, &to, 10);
+        assert_eq!(programs.outcome(&write), CompStatus::Ok);
+        programs.post(0, &write);
+        programs.nets[0].run();
+        programs.leave(0);
         let gone = programs.nets[1].address(PortId(0));
-        let net = &mut programs.nets[0];
-        net.run();
-        net.fabric.leave(net.now, link);
+        let (net, qp) = (&mut programs.nets[0], &mut programs.qps[0]);
         let mut addresses: Vec<_> = (0..=u8::MAX).map(|number| [number; 16]).collect();
         if has_its_address {
             addresses.push(gone);
@@ -318,45 +340,30 @@ fn state_of_a_gone_program_is_dropped_even_if_a_join_fails() {
             ]);
             net.run_for(Duration::from_secs(6));
         }
-        assert_eq!(net.poll(&mut programs.qps[0]), None);
-        let joined = try_join(net, 9, &addresses, &Arc::default());
+        assert_eq!(net.poll(qp), None);
+        let joined = try_join(net, &newcomer(net, 9, &addresses), &Arc::default());
         assert_eq!(joined, Err(JoinError::TooMany));
         // All work requests to it end.
-        let completion = net.poll(&mut programs.qps[0]).expect("a completion");
-        let status = u8::from(CompStatus::LocalUnrespRemote);
-        assert_eq!(completion.status, status);
+        let completion = net.poll(qp).expect("a completion");
+        assert_eq!(status(&completion), CompStatus::LocalUnrespRemote);
     }
 }
 
 /// A link is restored if both ends have kept their state. Otherwise, packets that have arrived would arrive twice.
 #[test]
 fn a_link_is_restored_by_both_ends_or_by_none() {
-    let patient = Settings {
-        silence_s: 600.0,
-        ..Settings::default()
-    };
     for forgets in [None, Some(0), Some(1)] {
-        let mut programs = Programs::new(QpType::Srd, &patient);
-        let regions = [0, 1].map(|index: usize| {
-            let qp = programs.qps[index].clone();
-            programs.nets[index].region(&qp, 1, 0)
-        });
-        let [from, to] = &regions;
-        let peer = programs.qps[1].clone();
+        let (mut programs, [from, to]) = Programs::srd(&patient());
         for _ in 0..4 {
-            programs.nets[1].receive(&mut programs.qps[1], &[(to.iova, 100, to.lkey)]);
+            programs.receive(&to, 100);
         }
-        let send = Send::message(&peer, from, 10);
-        programs.nets[0].post(&mut programs.qps[0], &send);
+        let send = Send::message(&programs.qps[1], &from, 10);
+        programs.post(0, &send);
         let both = [programs.wait(0), programs.wait(1)];
         assert_eq!(both.map(|completion| completion.status), [0; 2]);
         // The acknowledgement of this message is lost.
-        programs.nets[0].post(&mut programs.qps[0], &send);
-        programs.nets[0].run();
-        let net = &programs.nets[1];
-        for frame in programs.links[0].1.take() {
-            net.fabric.accept(net.now, programs.links[1].0, frame, 1000);
-        }
+        programs.post(0, &send);
+        programs.carry(0);
         let status = programs.nets[1].status(&mut programs.qps[1]);
         assert_eq!(status, CompStatus::Ok);
         programs.reconnect(|nets| {
@@ -374,9 +381,9 @@ fn a_link_is_restored_by_both_ends_or_by_none() {
         };
         assert_eq!(programs.wait(0).status, u8::from(status));
         programs.run();
-        assert_eq!(programs.nets[1].poll(&mut programs.qps[1]), None);
+        assert_eq!(programs.poll(1), None);
         // The programs exchange messages again.
-        programs.nets[0].post(&mut programs.qps[0], &send);
+        programs.post(0, &send);
         let both = [programs.wait(0), programs.wait(1)];
         assert_eq!(both.map(|completion| completion.status), [0; 2]);
     }
@@ -389,30 +396,20 @@ fn a_session_that_has_just_ended_is_refused() {
     let (link, _) = join(&net, 9, &[[9; 16]]);
     net.fabric.leave(net.now, link);
     net.now += Duration::from_secs(6);
-    let newcomer = Newcomer {
-        program: 9,
-        addresses: &[[9; 16]],
-        session: net.fabric.session(9, &[[9; 16]]),
-        offered: 0,
-    };
+    let newcomer = newcomer(&net, 9, &[[9; 16]]);
     join(&net, 8, &[[8; 16]]);
-    let way: Arc<dyn Link> = Arc::new(Wire::default());
-    let joined = net.fabric.join(net.now, &newcomer, &way);
+    let joined = try_join(&net, &newcomer, &Arc::default());
     assert_eq!(joined, Err(JoinError::TooLate));
     join(&net, 9, &[[9; 16]]);
 }
 
 #[test]
 fn frames_with_a_forged_source_are_dropped() {
-    let mut programs = Programs::new(QpType::Srd, &Settings::default());
-    let qp = programs.qps[0].clone();
-    let from = programs.nets[0].region(&qp, 1, 0);
-    let qp = programs.qps[1].clone();
-    let to = programs.nets[1].region(&qp, 1, 0);
+    let (mut programs, [from, to]) = Programs::srd(&Settings::default());
     programs.nets[0].fill(&from, 0, &[7; 10]);
-    programs.nets[0].post(&mut programs.qps[0], &Send::write(&qp, &from, &to, 10));
-    programs.nets[0].run();
-    let frames = programs.links[0].1.take();
+    let write = Send::write(&programs.qps[1], &from, &to, 10);
+    programs.post(0, &write);
+    let frames = programs.sent(0);
     assert_eq!(frames.len(), 1);
     let net = &programs.nets[1];
     let (other, _) = join(net, 9, &[[9; 16]]);
@@ -436,74 +433,46 @@ fn forged(frame: &Frame, address: [u8; 16]) -> Frame {
 #[test]
 fn forged_acknowledgements_and_responses_are_dropped() {
     const OTHER: [u8; 16] = [9; 16];
-    let mut programs = Programs::new(QpType::Srd, &Settings::default());
-    let regions = [0, 1].map(|index: usize| {
-        let qp = programs.qps[index].clone();
-        programs.nets[index].region(&qp, 1, 0)
-    });
-    let peer = programs.qps[1].clone();
-    programs.nets[1].fill(&regions[1], 0, &[7; 100]);
+    let (mut programs, [from, to]) = Programs::srd(&Settings::default());
+    programs.nets[1].fill(&to, 0, &[7; 100]);
     let (other, _) = join(&programs.nets[0], 9, &[OTHER]);
-    let [from, to] = &regions;
+    let peer = programs.qps[1].clone();
     for send in [
-        Send::write(&peer, from, to, 10),
-        Send::read(&peer, from, to, 100),
+        Send::write(&peer, &from, &to, 10),
+        Send::read(&peer, &from, &to, 100),
     ] {
-        programs.nets[0].post(&mut programs.qps[0], &send);
-        let (mut genuine, mut completion) = (Vec::new(), None);
+        programs.post(0, &send);
+        let mut completion = None;
         // The other program sends copies of all of the peer's frames first. The peer's own frames follow.
         while completion.is_none() {
-            programs.nets[0].run();
-            let net = &programs.nets[1];
-            for frame in programs.links[0].1.take() {
-                net.fabric.accept(net.now, programs.links[1].0, frame, 1000);
-            }
-            programs.nets[1].run();
-            let frames = programs.links[1].1.take();
+            programs.carry(0);
+            let frames = programs.sent(1);
+            assert!(!frames.is_empty(), "the peer sends nothing");
             let net = &programs.nets[0];
             for frame in &frames {
                 net.fabric
                     .accept(net.now, other, forged(frame, OTHER), 1000);
             }
-            programs.nets[0].run();
-            assert_eq!(programs.nets[0].poll(&mut programs.qps[0]), None);
-            genuine.extend(frames);
-            assert!(!genuine.is_empty(), "the peer sends nothing");
-            let net = &programs.nets[0];
-            for frame in genuine.drain(..) {
-                net.fabric.accept(net.now, programs.links[0].0, frame, 1000);
+            assert_eq!(programs.poll(0), None);
+            for frame in frames {
+                programs.accept(0, frame);
             }
-            programs.nets[0].run();
-            completion = programs.nets[0].poll(&mut programs.qps[0]);
+            completion = programs.poll(0);
         }
         assert_eq!(completion.unwrap().status, 0);
     }
-    assert_eq!(programs.nets[0].content(from, 10, 90), [7; 90]);
+    assert_eq!(programs.nets[0].content(&from, 10, 90), [7; 90]);
 }
 
 #[test]
 fn a_response_is_no_longer_than_its_read() {
     const LENGTH: usize = 100;
-    let mut programs = Programs::new(QpType::Srd, &Settings::default());
-    let regions = [0, 1].map(|index: usize| {
-        let qp = programs.qps[index].clone();
-        programs.nets[index].region(&qp, 1, 0)
-    });
-    let peer = programs.qps[1].clone();
-    programs.nets[1].fill(&regions[1], 0, &[7; LENGTH]);
-    let [from, to] = &regions;
-    programs.nets[0].post(
-        &mut programs.qps[0],
-        &Send::read(&peer, from, to, LENGTH as u32),
-    );
-    programs.nets[0].run();
-    let asked = programs.links[0].1.take();
-    let net = &programs.nets[1];
-    for frame in asked {
-        net.fabric.accept(net.now, programs.links[1].0, frame, 1000);
-    }
-    programs.nets[1].run();
-    let answered = programs.links[1].1.take();
+    let (mut programs, [from, to]) = Programs::srd(&Settings::default());
+    programs.nets[1].fill(&to, 0, &[7; LENGTH]);
+    let read = Send::read(&programs.qps[1], &from, &to, LENGTH as u32);
+    programs.post(0, &read);
+    programs.carry(0);
+    let answered = programs.sent(1);
     let response = answered
         .iter()
         .find(|frame| frame.payload() == LENGTH)
@@ -519,21 +488,15 @@ fn a_response_is_no_longer_than_its_read() {
         value["body"]["Data"]["data"]["offset"] = offset.into();
         value["body"]["Data"]["data"]["length"] = length.into();
         value["body"]["Data"]["payload"] = vec![9; length].into();
-        let net = &programs.nets[0];
-        let forged = serde_json::from_value(value).unwrap();
-        net.fabric
-            .accept(net.now, programs.links[0].0, forged, 1000);
-        programs.nets[0].run();
-        assert_eq!(programs.nets[0].poll(&mut programs.qps[0]), None);
+        programs.accept(0, serde_json::from_value(value).unwrap());
+        assert_eq!(programs.poll(0), None);
     }
-    let net = &programs.nets[0];
     for frame in answered {
-        net.fabric.accept(net.now, programs.links[0].0, frame, 1000);
+        programs.accept(0, frame);
     }
-    programs.nets[0].run();
-    let completion = programs.nets[0].poll(&mut programs.qps[0]);
+    let completion = programs.poll(0);
     assert_eq!(completion.unwrap().status, 0);
-    assert_eq!(programs.nets[0].content(from, 0, LENGTH), [7; LENGTH]);
+    assert_eq!(programs.nets[0].content(&from, 0, LENGTH), [7; LENGTH]);
 }
 
 /// Returns a function that forges parts of a program's message as another program's, by connection and packet number. Each
@@ -561,18 +524,12 @@ fn queued_acknowledgements_of_another_program_are_bounded() {
     // Limit of 8 MiB for all its devices, of which each acknowledgement takes 256 bytes.
     const MOST: u32 = (8 << 20) / 256;
     const OTHERS: [[u8; 16]; 2] = [[8; 16], [9; 16]];
-    let mut programs = Programs::new(QpType::Srd, &Settings::default());
-    let qp = programs.qps[1].clone();
-    let from = programs.nets[1].region(&qp, 1, 0);
+    let (mut programs, [_, from]) = Programs::srd(&Settings::default());
     let send = Send::message(&programs.qps[0], &from, 10);
-    programs.nets[1].post(&mut programs.qps[1], &send);
+    programs.post(1, &send);
     // The peer responds that it is not ready.
-    programs.nets[1].run();
-    let net = &programs.nets[0];
-    for frame in programs.links[1].1.take() {
-        net.fabric.accept(net.now, programs.links[0].0, frame, 1000);
-    }
-    let genuine = programs.links[0].1.take().pop().unwrap();
+    programs.carry(1);
+    let genuine = programs.sent(0).pop().unwrap();
     assert_eq!(genuine.payload(), 0);
     let net = &mut programs.nets[1];
     let arrived = Arc::new(Arrived::default());
@@ -592,31 +549,17 @@ fn queued_acknowledgements_of_another_program_are_bounded() {
 
 #[test]
 fn unroutable_packets_leave_no_state() {
-    // Limit of 64 MiB, of which each connection would take 656 bytes.
-    const CONNECTIONS: usize = (64 << 20) / 656;
     const OTHERS: [[u8; 16]; 2] = [[8; 16], [9; 16]];
-    let mut programs = Programs::new(QpType::Srd, &Settings::default());
-    let regions = [0, 1].map(|index: usize| {
-        let qp = programs.qps[index].clone();
-        programs.nets[index].region(&qp, 1, 0)
-    });
-    let [from, to] = &regions;
-    let peer = programs.qps[1].clone();
+    let (mut programs, [from, to]) = Programs::srd(&Settings::default());
     // A message for a queue pair that does not exist, and a response to a read that does not exist.
-    let mut send = Send::message(&peer, from, 10);
-    send.peer_qp = peer.number + 1;
-    programs.nets[0].post(&mut programs.qps[0], &send);
-    programs.nets[0].run();
-    let message = programs.links[0].1.take().pop().unwrap();
-    let read = Send::read(&programs.qps[0], to, from, 10);
-    programs.nets[1].post(&mut programs.qps[1], &read);
-    programs.nets[1].run();
-    for frame in programs.links[1].1.take() {
-        let net = &programs.nets[0];
-        net.fabric.accept(net.now, programs.links[0].0, frame, 1000);
-    }
-    programs.nets[0].run();
-    let answers = programs.links[0].1.take();
+    let mut send = Send::message(&programs.qps[1], &from, 10);
+    send.peer_qp += 1;
+    programs.post(0, &send);
+    let message = programs.sent(0).pop().unwrap();
+    let read = Send::read(&programs.qps[0], &to, &from, 10);
+    programs.post(1, &read);
+    programs.carry(1);
+    let answers = programs.sent(0);
     let response = answers.iter().find(|frame| frame.payload() == 10).unwrap();
     let net = &mut programs.nets[1];
     let (other, wire) = join(net, 9, &OTHERS);
@@ -643,19 +586,11 @@ fn unroutable_packets_leave_no_state() {
 
 #[test]
 fn state_of_another_program_is_bounded() {
-    // Limit of 64 MiB, of which each connection takes 656 bytes.
-    const CONNECTIONS: usize = (64 << 20) / 656;
     const OTHERS: [[u8; 16]; 3] = [[7; 16], [8; 16], [9; 16]];
-    let mut programs = Programs::new(QpType::Srd, &Settings::default());
-    let regions = [0, 1].map(|index: usize| {
-        let qp = programs.qps[index].clone();
-        programs.nets[index].region(&qp, 1, 0)
-    });
-    let [from, to] = &regions;
-    let write = Send::write(&programs.qps[1], from, to, 10);
-    programs.nets[0].post(&mut programs.qps[0], &write);
-    programs.nets[0].run();
-    let genuine = programs.links[0].1.take().pop().unwrap();
+    let (mut programs, [from, to]) = Programs::srd(&Settings::default());
+    let write = Send::write(&programs.qps[1], &from, &to, 10);
+    programs.post(0, &write);
+    let genuine = programs.sent(0).pop().unwrap();
     let net = &mut programs.nets[1];
     let (other, wire) = join(net, 9, &OTHERS);
     for address in OTHERS {
@@ -682,8 +617,7 @@ fn state_of_another_program_is_bounded() {
     assert!(is_answered(net, 0, 0, 1));
     assert!(is_answered(net, 0, 0, 2));
     // Other programs have room of their own.
-    net.fabric
-        .accept(net.now, programs.links[1].0, genuine, 1000);
+    programs.accept(1, genuine);
     assert_eq!(programs.wait(0).status, 0);
     // Idle connections are dropped eventually.
     let net = &mut programs.nets[1];
