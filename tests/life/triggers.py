@@ -15,8 +15,8 @@ from selftest import Skipped, emulator, equal, wait_until
 from timing import now
 from workers import Worker
 
-# Limits in seconds on a kernel without debugging: from the detection of a failure to the program's event; from the reset to the first
-# use; of the removal of a device.
+# Limits in seconds on a kernel without debugging. The first is from the detection of a failure to the program's event, the second
+# from the reset to the first use. The third is the duration of a device's removal.
 NOTIFIED, USABLE, REMOVED = 1.0, 2.0, 1.0
 # Seconds by which a detection by the driver may be late, as it waits for a processor.
 LATE = 0.5
