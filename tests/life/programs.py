@@ -240,7 +240,8 @@ class Hands:
         return self.call(load_module, file, parameters)
 
     def run(self, command):
-        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        process: Any = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        with process:
             errors = process.stderr.read().strip()
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
             return errors or "ok", now(), queued(process.pid)
