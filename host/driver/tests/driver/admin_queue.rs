@@ -14,7 +14,7 @@ use efa_model::{Death, FailedReset, Profile};
 use ib_core::{registry::registered, stats, umem::Memory};
 use kernel::{error::code::*, page::PAGE_SIZE, sim};
 
-use crate::{command, counter, messages, run, run_with};
+use crate::{command, counter, messages, run_bound, run_bound_as, run_bound_with};
 
 /// Limit on the driver's commands in flight.
 const SLOTS: usize = 32;
@@ -48,8 +48,7 @@ fn check_nothing_lost(rig: &Rig) {
 
 #[test]
 fn has_many_commands_in_flight() {
-    run(|rig| {
-        rig.probe().unwrap();
+    run_bound(|rig| {
         rig.inject(rule(
             r#"{"when": {"opcode": "ANY"}, "then": {"hold": "all"}}"#,
         ));
@@ -66,8 +65,7 @@ fn has_many_commands_in_flight() {
 #[test]
 fn takes_completions_in_another_order() {
     for profile in [Profile::Efa2, Profile::Efa4] {
-        run_with(profile, |rig| {
-            rig.probe().unwrap();
+        run_bound_with(profile, |rig| {
             for number in 0..16 {
                 rig.inject(rule(&format!(
                     r#"{{"when": {{"opcode": "ALLOC_PD"}}, "then": {{"hold": "{number}"}}, "skip": {number}, "times": 1}}"#
@@ -91,8 +89,7 @@ fn takes_completions_in_another_order() {
 #[test]
 fn wraps_around() {
     for profile in [Profile::Efa2, Profile::Efa4] {
-        run_with(profile, |rig| {
-            rig.probe().unwrap();
+        run_bound_with(profile, |rig| {
             (0..1000).for_each(|_| work());
             check_nothing_lost(rig);
         });
@@ -103,8 +100,7 @@ fn wraps_around() {
 #[test]
 fn uses_all_of_an_entry() {
     for profile in [Profile::Efa2, Profile::Efa4] {
-        run_with(profile, |rig| {
-            rig.probe().unwrap();
+        run_bound_with(profile, |rig| {
             let program = Program::new().unwrap();
             let pd = program.alloc_pd().unwrap();
             for pages in [1, 4, 64] {
@@ -123,8 +119,7 @@ fn uses_all_of_an_entry() {
 
 #[test]
 fn ignores_duplicate_completions() {
-    run(|rig| {
-        rig.probe().unwrap();
+    run_bound(|rig| {
         rig.inject(rule(
             r#"{"when": {"opcode": "ALLOC_PD"}, "then": {"duplicate": true}, "skip": 3, "times": 5}"#,
         ));
@@ -140,8 +135,7 @@ fn ignores_duplicate_completions() {
 /// Versions without checksums, with those of commands and completions, and of completions only.
 #[test]
 fn follows_the_version_of_each_session() {
-    run(|rig| {
-        rig.probe().unwrap();
+    run_bound(|rig| {
         for version in [1, 3, 2, 3] {
             rig.set(&format!(r#"{{"version": {version}}}"#));
             rig.event(AenqGroup::FatalError.into(), 1);
@@ -157,8 +151,7 @@ fn follows_the_version_of_each_session() {
 #[test]
 fn ignores_completions_of_the_last_session() {
     for after in 1..8 {
-        run(|rig| {
-            rig.probe().unwrap();
+        run_bound(|rig| {
             rig.inject(rule(&format!(
                 r#"{{"when": {{"opcode": "ALLOC_PD"}}, "then": {{"after_reset": true, "after_commands": {after}}}, "times": 1}}"#
             )));
@@ -178,8 +171,7 @@ fn ignores_completions_of_the_last_session() {
 /// Each program waits for at most one command. Halting takes three resets, the first attempt two.
 #[test]
 fn ends_for_all_programs_when_the_device_stops_answering() {
-    run(|rig| {
-        rig.probe().unwrap();
+    run_bound(|rig| {
         let death = r#"{"die": {"silent": true, "resets": 6}}"#;
         rig.inject(rule(&format!(
             r#"{{"when": {{"opcode": "ANY"}}, "then": {death}, "skip": 40, "times": 1}}"#
@@ -215,8 +207,7 @@ fn ends_for_all_programs_when_the_device_stops_answering() {
 /// Five commands read the counters of a port.
 #[test]
 fn waits_once_for_the_counters_of_a_port() {
-    run(|rig| {
-        rig.probe().unwrap();
+    run_bound(|rig| {
         rig.inject(rule(
             r#"{"when": {"opcode": "GET_STATS"}, "then": {"silence": true}, "times": 5}"#,
         ));
@@ -232,9 +223,7 @@ fn waits_once_for_the_counters_of_a_port() {
 /// A command takes 23 s, and waits for a slot end after 60 s: each slot serves three in turn.
 #[test]
 fn what_finds_no_slot_for_its_destruction_stays_in_the_device() {
-    run(|rig| {
-        rig.set(r#"{"admin_completion_timeout_ms": 30000}"#);
-        rig.probe().unwrap();
+    run_bound_as(r#"{"admin_completion_timeout_ms": 30000}"#, |rig| {
         let objects = Rc::new(Objects::new().unwrap());
         rig.inject(rule(
             r#"{"when": {"opcode": "ANY"}, "then": {"delay_ms": 23000}}"#,
@@ -269,8 +258,7 @@ fn what_finds_no_slot_for_its_destruction_stays_in_the_device() {
 /// 100 destructions. Each of the four kinds of messages is limited to ten in 5 s.
 #[test]
 fn a_dead_device_does_not_fill_the_log() {
-    run(|rig| {
-        rig.probe().unwrap();
+    run_bound(|rig| {
         let program = Program::new().unwrap();
         for _ in 0..100 {
             program.create_cq(16, false, None).unwrap();

@@ -27,7 +27,7 @@ use kernel::{
     sim::{self, Policy, Rng},
 };
 
-use crate::run;
+use crate::run_bound;
 
 /// Runs `f` with the objects of a client, for some seeds and both poll contexts, and with a device
 /// that may fail. The kernel must not warn.
@@ -148,8 +148,7 @@ fn takes_work_requests_of_a_dead_device() {
 /// Work requests posted in the error state complete in order, after those posted to the device.
 #[test]
 fn completes_in_order() {
-    run(|rig| {
-        rig.probe().unwrap();
+    run_bound(|_| {
         let objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
         let requests: Vec<_> = (0..32).map(|_| Request::new(0)).collect();
         let (given, closed) = requests.split_at(20);
@@ -201,8 +200,7 @@ fn can_be_reset_before_it_is_ready() {
 /// A modification with a wrong current state has no effect.
 #[test]
 fn is_in_the_state_that_it_was_put_into() {
-    run(|rig| {
-        rig.probe().unwrap();
+    run_bound(|_| {
         let objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
         let (mut attr, mask) = qp_attr(ERR);
         attr.cur_qp_state = RESET;
@@ -218,8 +216,7 @@ fn is_in_the_state_that_it_was_put_into() {
 /// Nothing was posted to it, and the device does not support the transition.
 #[test]
 fn drains_a_new_queue_pair() {
-    run(|rig| {
-        rig.probe().unwrap();
+    run_bound(|_| {
         let mut objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
         let mut attr = objects.qp_attr();
         objects.new_qp(&mut attr).unwrap();

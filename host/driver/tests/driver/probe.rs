@@ -7,17 +7,16 @@ use driver::{
     program::Objects,
     rig::{PROFILES, SECOND},
 };
-use efa_model::{Then, When};
+use efa_model::When;
 use ib_core::{registry, stats};
 use kernel::{error::code::*, sim};
 
-use crate::{command, run, run_with};
+use crate::{command, no_interrupt, run, run_bound, run_bound_with, run_with};
 
 #[test]
 fn comes_up_and_goes() {
     for profile in PROFILES {
-        run_with(profile, |rig| {
-            rig.probe().unwrap();
+        run_bound_with(profile, |rig| {
             let device = registry::registered().unwrap();
             assert_eq!(registry::name(device), "efa_0");
             assert!(command().0.is_ok());
@@ -49,8 +48,7 @@ fn a_registration_that_fails_leaves_nothing() {
 
 #[test]
 fn has_counters() {
-    run(|rig| {
-        rig.probe().unwrap();
+    run_bound(|_| {
         for port in 0..2 {
             let values = stats::read_stats(registry::registered().unwrap(), port);
             assert!(!values.unwrap().is_empty());
@@ -62,11 +60,7 @@ fn has_counters() {
 #[test]
 fn interrupts_do_not_come() {
     run(|rig| {
-        let no_interrupt = Then {
-            no_interrupt: true,
-            ..Then::default()
-        };
-        rig.inject(always(driver::fault::command(None), no_interrupt));
+        rig.inject(always(driver::fault::command(None), no_interrupt()));
         assert_eq!(rig.probe(), Ok(()));
         assert!(sim::now() < 35 * SECOND, "{} s", sim::now() / SECOND);
         rig.heal();

@@ -9,7 +9,7 @@ use driver::{
 use efa_model::Profile;
 use kernel::sim;
 
-use crate::{messages, run, run_with};
+use crate::{messages, run, run_bound, run_bound_as, run_with};
 
 /// Timeouts in units of 100 ms. That of commands is the maximum that a device can announce.
 const LIMITS: &str = r#"{"reset_timeout": 20, "admin_timeout": 15}"#;
@@ -274,8 +274,7 @@ fn reset_the_device() {
 /// The interrupt arrives during the reset, in which the device accepts no doorbell.
 #[test]
 fn end_with_an_event_in_the_reset() {
-    run(|rig| {
-        rig.probe().unwrap();
+    run_bound(|rig| {
         inject(rig, r#"{"reset": true}"#, r#"{"with_event": true}"#);
         rig.set(r#"{"reset_ms": 2000, "reset_timeout": 255}"#);
         rig.remove();
@@ -318,9 +317,7 @@ fn take_advice_on_time_limits() {
         rig.probe().unwrap();
     });
     // The maximum timeout of a register read.
-    run(|rig| {
-        rig.set(r#"{"mmio_read_timeout_ms": 65535}"#);
-        rig.probe().unwrap();
+    run_bound_as(r#"{"mmio_read_timeout_ms": 65535}"#, |rig| {
         inject(rig, r#"{"register": "DEV_STS"}"#, r#"{"silence": true}"#);
         let start = sim::now();
         rig.remove();

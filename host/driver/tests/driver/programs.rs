@@ -15,14 +15,13 @@ use ib_core::{
 };
 use kernel::{error::code::*, sim};
 
-use crate::{run, run_with};
+use crate::{run, run_bound, run_bound_with};
 
 #[test]
 fn has_objects_of_each_kind() {
     for profile in PROFILES {
         for in_pieces in [false, true] {
-            run_with(profile, |rig| {
-                rig.probe().unwrap();
+            run_bound_with(profile, |rig| {
                 umem::set_in_pieces(in_pieces);
                 let objects = Objects::new().unwrap();
                 let (program, process) = (&objects.program, &objects.program.process);
@@ -86,8 +85,7 @@ fn wait_for(objects: &mut Objects, count: usize) -> Vec<Completion> {
 #[test]
 fn sends_to_itself() {
     for profile in PROFILES {
-        run_with(profile, |rig| {
-            rig.probe().unwrap();
+        run_bound_with(profile, |rig| {
             let mut objects = Objects::new().unwrap();
             let (sge, peer) = (objects.sge, objects.peer);
             let part = |offset: u64| Sge {
@@ -118,8 +116,7 @@ fn sends_to_itself() {
 
 #[test]
 fn receives_completion_events() {
-    run_with(efa_model::Profile::Efa3, |rig| {
-        rig.probe().unwrap();
+    run_bound_with(efa_model::Profile::Efa3, |_| {
         let mut objects = Objects::new().unwrap();
         let (sge, peer) = (
             Sge {
@@ -146,8 +143,7 @@ fn receives_completion_events() {
 
 #[test]
 fn reads_and_writes_memory_of_a_peer() {
-    run_with(efa_model::Profile::Efa3, |rig| {
-        rig.probe().unwrap();
+    run_bound_with(efa_model::Profile::Efa3, |_| {
         let mut objects = Objects::new().unwrap();
         let access = ib_core::ffi::ib_access_flags_IB_ACCESS_LOCAL_WRITE
             | ib_core::ffi::ib_access_flags_IB_ACCESS_REMOTE_WRITE
@@ -184,8 +180,7 @@ fn reads_and_writes_memory_of_a_peer() {
 
 #[test]
 fn a_program_that_ends_leaves_nothing() {
-    run(|rig| {
-        rig.probe().unwrap();
+    run_bound(|rig| {
         drop(Objects::new().unwrap());
         rig.check_device();
     });
@@ -194,8 +189,7 @@ fn a_program_that_ends_leaves_nothing() {
 /// Its calls fail, and so do accesses through its mappings, with SIGBUS in the kernel.
 #[test]
 fn a_device_is_removed_while_a_program_has_it() {
-    run(|rig| {
-        rig.probe().unwrap();
+    run_bound(|rig| {
         let mut objects = Objects::new().unwrap();
         rig.remove();
         assert_eq!(objects.program.alloc_pd(), Err(EIO));
@@ -209,8 +203,7 @@ fn a_device_is_removed_while_a_program_has_it() {
 
 #[test]
 fn a_dma_buffer_is_revoked() {
-    run(|rig| {
-        rig.probe().unwrap();
+    run_bound(|rig| {
         let program = Program::new().unwrap();
         let pd = program.alloc_pd().unwrap();
         let buffer = dmabuf::export(1 << 20);

@@ -13,7 +13,7 @@ use ib_core::{
 };
 use kernel::error::Result;
 
-use crate::run;
+use crate::run_bound;
 
 /// Verbs with input or output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,8 +109,7 @@ fn call(verb: Verb, input: &[u8], output: &mut [u8]) -> Result {
 
 /// Calls a verb on a new machine, with the same numbers each time. Returns result and output.
 fn call_anew(verb: Verb, input: &[u8], room: usize) -> (String, Vec<u8>) {
-    run(|rig| {
-        rig.probe().unwrap();
+    run_bound(|rig| {
         let mut output = vec![UNTOUCHED; room + 1];
         let result = call(verb, input, &mut output[..room]);
         rig.check_device();
@@ -165,8 +164,7 @@ fn is_output_of_any_length() {
 
 #[test]
 fn is_robust_for_the_core() {
-    run(|rig| {
-        rig.probe().unwrap();
+    run_bound(|_| {
         let device = registry::registered().unwrap();
         // SAFETY: The device stays registered until its removal.
         assert_eq!(unsafe { (*device).ops.uverbs_robust_udata() }, 1);

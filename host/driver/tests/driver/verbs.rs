@@ -15,7 +15,7 @@ use kernel::{
     page::PAGE_SIZE,
 };
 
-use crate::{counter, run_with};
+use crate::{counter, run_bound_with, run_with};
 
 /// Verbs, in the order in which a program creates its objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -318,8 +318,7 @@ fn are_answered_without_an_interrupt() {
 fn fail_in_turn() {
     for status in ["UNKNOWN_ERROR", "RESOURCE_ALLOCATION_FAILURE"] {
         for number in 0..make().count() {
-            run_with(Profile::Efa4, |rig| {
-                rig.probe().unwrap();
+            run_bound_with(Profile::Efa4, |rig| {
                 let before = held(rig);
                 rig.inject(rule(&format!(
                     r#"{{"when": {{"opcode": "ANY"}}, "then": {{"status": "{status}"}}, "skip": {number}, "times": 1}}"#
@@ -338,8 +337,7 @@ fn fail_in_turn() {
 
 #[test]
 fn have_no_events_without_event_queues() {
-    run_with(Profile::Efa0, |rig| {
-        rig.probe().unwrap();
+    run_bound_with(Profile::Efa0, |rig| {
         let program = Program::new().unwrap();
         let result = program.create_cq(16, true, None).map(drop);
         assert_eq!(name_of(result), "EOPNOTSUPP");
