@@ -40,7 +40,7 @@ fn requests_with_payload_do_no_harm() {
     attack::peers::send_payload_with_requests::<Tcp>();
 }
 
-/// A request of which the first change leaves one byte, and the second none.
+/// The first change leaves one byte of a request, and the second none.
 #[test]
 fn a_request_may_lose_all_its_bytes() {
     let emulator = emulator();

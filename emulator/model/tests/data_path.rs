@@ -14,8 +14,8 @@ use efa_hw::{
     regs::ResetReason,
 };
 use efa_model::{
-    Arrival, Content, Death, Delivery, DmaError, Fetched, Overrides, Profile, Refusal, Segment,
-    WriteEnd,
+    Arrival, Content, Death, Delivery, DmaError, Fetched, Overrides, Profile, Refusal, Request,
+    Segment, WriteEnd,
 };
 use efa_testing::{
     bus::PAGE,
@@ -98,6 +98,29 @@ impl Set {
         self.driver.execute(&DestroyQp { qp_handle }).unwrap();
     }
 
+    fn deregister(&mut self, l_key: u32) {
+        self.driver.execute(&DeregMr { l_key }).unwrap();
+    }
+
+    /// Allocates a region for fast registration; returns the request that registers this number of pages.
+    fn registration(&mut self, pages: u64, pbl_mode: PblMode, pbl: u64) -> FastMrRegReq {
+        let command = AllocMr {
+            pd: self.pd,
+            max_pages: pages as u32,
+        };
+        FastMrRegReq {
+            lkey: self.driver.execute(&command).unwrap().l_key,
+            permissions: RegMrPermissions::default(),
+            flags: FastMrRegFlags {
+                phys_page_size_shift: 12,
+                pbl_mode: pbl_mode.into(),
+            },
+            iova: IOVA,
+            mr_length: pages * PAGE,
+            pbl,
+        }
+    }
+
     fn ring(&mut self, offset: u64, value: u16) {
         self.driver.doorbell(offset, value.into());
     }
@@ -106,12 +129,18 @@ impl Set {
         self.qps[qp].put(&mut self.driver.world, send);
     }
 
-    fn put_raw(&mut self, qp: usize, wqe: &[u8]) {
-        self.qps[qp].put_raw(&mut self.driver.world, wqe);
-    }
-
     fn ring_send(&mut self, qp: usize) {
         self.qps[qp].ring_send(&mut self.driver);
+    }
+
+    fn post(&mut self, qp: usize, send: &Send) {
+        self.put(qp, send);
+        self.ring_send(qp);
+    }
+
+    fn post_raw(&mut self, qp: usize, wqe: &[u8]) {
+        self.qps[qp].put_raw(&mut self.driver.world, wqe);
+        self.ring_send(qp);
     }
 
     /// Posts messages of no bytes.
@@ -123,12 +152,11 @@ impl Set {
     }
 
     /// Posts the last send work request once more.
-    fn put_again(&mut self, qp: usize) {
+    fn post_again(&mut self, qp: usize) {
         let Qp { llq, sent, .. } = self.qps[qp];
         let at = llq as usize + usize::from(sent - 1) * 64;
         let wqe = self.driver.world.device_memory[at..at + 64].to_vec();
-        self.put_raw(qp, &wqe);
-        self.ring_send(qp);
+        self.post_raw(qp, &wqe);
     }
 
     /// Posts a receive work request for the whole page; returns its id.
@@ -139,18 +167,23 @@ impl Set {
         req_id
     }
 
-    /// Fetches one work request; returns its queue pair and its number there, if it is for the transport.
-    fn fetch(&mut self) -> Option<(u16, u64)> {
+    /// Fetches one work request; returns it if it is for the transport.
+    fn fetch_request(&mut self) -> Option<Box<Request>> {
         let Driver { device, world, .. } = &mut self.driver;
         match device.fetch(world) {
-            Fetched::Request(request) => Some((request.qp.number, request.id)),
+            Fetched::Request(request) => Some(request),
             Fetched::Internal | Fetched::Idle => None,
         }
     }
 
+    /// As [`Self::fetch_request`]; returns the queue pair.
+    fn fetch(&mut self) -> Option<u16> {
+        self.fetch_request().map(|request| request.qp.number)
+    }
+
     /// Fetches all work requests; returns their queue pairs in this order.
     fn fetch_all(&mut self) -> Vec<u16> {
-        std::iter::from_fn(|| self.fetch().map(|(qp, _)| qp)).collect()
+        std::iter::from_fn(|| self.fetch()).collect()
     }
 
     fn arrival(&self, qp: usize, content: Content) -> Arrival {
@@ -204,6 +237,14 @@ impl Set {
         assert_eq!(late, None, "memory is released before copies have ended");
         quiesced.len()
     }
+
+    /// Asserts that the device waits once for all copies during an action, after at most `bytes` of DMA.
+    #[track_caller]
+    fn waits(&mut self, bytes: usize, action: impl FnOnce(&mut Self)) {
+        let bytes = self.driver.world.dma_bytes + bytes;
+        action(self);
+        assert_eq!(self.quiesced(bytes), 1);
+    }
 }
 
 #[test]
@@ -211,11 +252,11 @@ fn a_doorbell_fetches_nothing() {
     let mut set = Set::new(1);
     set.send(0, 3);
     // A malformed work request does not fail before it is fetched, either.
-    set.put_raw(0, &[0; 64]);
-    set.ring_send(0);
+    set.post_raw(0, &[0; 64]);
     assert_eq!(set.completions(), []);
     let number = set.qps[0].number;
-    assert_eq!(set.fetch(), Some((number, 0)));
+    let first = set.fetch_request().unwrap();
+    assert_eq!((first.qp.number, first.id), (number, 0));
     assert_eq!(set.fetch_all(), [number; 2]);
     let mut ends = set.completions();
     ends.sort_unstable_by_key(|(req_id, _)| *req_id);
@@ -230,12 +271,12 @@ fn queue_pairs_take_turns() {
     set.send(2, 2);
     set.send(1, 1);
     let [a, b, c] = [0, 1, 2].map(|qp: usize| set.qps[qp].number);
-    assert_eq!(set.fetch().map(|(qp, _)| qp), Some(a));
+    assert_eq!(set.fetch(), Some(a));
     assert_eq!(set.fetch_all(), [b, c, a, c, a]);
 
     // A queue pair that always has more work requests does not delay the turns of others.
     set.send(2, 8);
-    assert_eq!(set.fetch().map(|(qp, _)| qp), Some(c));
+    assert_eq!(set.fetch(), Some(c));
     set.send(0, 1);
     assert_eq!(set.fetch_all()[..2], [a, c]);
 }
@@ -245,25 +286,16 @@ fn a_queue_pair_has_only_so_many_work_requests_in_the_transport() {
     let mut set = Set::new(2);
     set.send(0, 300);
     set.send(1, 1);
-    let Driver { device, world, .. } = &mut set.driver;
-    let mut requests = Vec::new();
-    while let Fetched::Request(request) = device.fetch(world) {
-        requests.push(request);
-    }
+    let requests: Vec<_> = std::iter::from_fn(|| set.fetch_request()).collect();
     assert_eq!(requests.len(), 256 + 1);
     // For each work request that ends, another is fetched.
-    for request in requests.iter().take(3) {
+    let ended = &requests[..3];
+    let Driver { device, world, .. } = &mut set.driver;
+    for request in ended {
         device.complete(world, request, CompStatus::Ok);
     }
-    let fetched = std::iter::from_fn(|| match device.fetch(world) {
-        Fetched::Request(request) => Some(request.qp),
-        Fetched::Internal | Fetched::Idle => None,
-    });
-    let ended = requests
-        .iter()
-        .take(3)
-        .filter(|one| one.qp == requests[0].qp);
-    assert_eq!(fetched.count(), ended.count());
+    let ended = ended.iter().filter(|one| one.qp == requests[0].qp);
+    assert_eq!(set.fetch_all().len(), ended.count());
 }
 
 #[test]
@@ -316,10 +348,8 @@ fn overlapping_deliveries() {
     let [first, second] = [(); 2].map(|()| set.receive(0));
     let arrivals = [100, 200].map(|length| set.message(0, length));
     let [a, b] = arrivals.map(|arrival| set.deliver(&arrival).unwrap());
-    assert!(matches!(
-        set.deliver(&set.message(0, 1)),
-        Err(Refusal::NotReady)
-    ));
+    let third = set.message(0, 1);
+    assert_eq!(set.deliver(&third).err(), Some(Refusal::NotReady));
     assert_eq!(set.completions(), []);
 
     // Deliveries end in any order.
@@ -375,10 +405,8 @@ fn a_message_that_is_longer_than_a_packet() {
     });
     set.receive(0);
     let long = set.message(0, 1001);
-    assert_eq!(
-        set.deliver(&long).err(),
-        Some(Refusal::Status(CompStatus::RemoteBadLength))
-    );
+    let refusal = Refusal::Status(CompStatus::RemoteBadLength);
+    assert_eq!(set.deliver(&long).err(), Some(refusal));
     let arrival = set.message(0, 1000);
     let delivery = set.deliver(&arrival).unwrap();
     set.delivered(&arrival, delivery).unwrap();
@@ -551,7 +579,6 @@ fn a_reset_of_the_device_during_a_delivery() {
 #[test]
 fn commands_that_release_memory_wait_for_copies() {
     let mut set = Set::new(3);
-    let l_key = set.lkey;
     set.receive(0);
     set.send(0, 1);
 
@@ -565,20 +592,11 @@ fn commands_that_release_memory_wait_for_copies() {
     assert_eq!(set.quiesced(usize::MAX), 0);
 
     // The device reads a command of 64 bytes, and waits before it writes.
-    let before = |set: &Set| set.driver.world.dma_bytes;
-    let bytes = before(&set) + 64;
-    set.modify(0, QpState::Err);
-    assert_eq!(set.quiesced(bytes), 1);
+    set.waits(64, |set| set.modify(0, QpState::Err));
     assert_eq!(set.completions().len(), 2);
-    let bytes = before(&set) + 64;
-    set.modify(1, QpState::Reset);
-    assert_eq!(set.quiesced(bytes), 1);
-    let bytes = before(&set) + 64;
-    set.destroy(2);
-    assert_eq!(set.quiesced(bytes), 1);
-    let bytes = before(&set) + 64;
-    set.driver.execute(&DeregMr { l_key }).unwrap();
-    assert_eq!(set.quiesced(bytes), 1);
+    set.waits(64, |set| set.modify(1, QpState::Reset));
+    set.waits(64, |set| set.destroy(2));
+    set.waits(64, |set| set.deregister(set.lkey));
 }
 
 /// Queue pairs that fail due to malformed work requests and doorbells.
@@ -588,21 +606,15 @@ fn queue_pairs_that_fail_wait_for_copies() {
     for qp in 0..4 {
         set.receive(qp);
     }
-    set.put_raw(0, &[0; 64]);
-    set.ring_send(0);
+    set.post_raw(0, &[0; 64]);
     assert_eq!(set.quiesced(usize::MAX), 0);
-    let Driver { device, world, .. } = &mut set.driver;
-    assert!(matches!(device.fetch(world), Fetched::Internal));
+    set.fetch_internal();
     // The completion of the malformed work request precedes the wait.
     let bytes = set.driver.world.dma_bytes - 2 * 16;
     assert_eq!(set.quiesced(bytes), 1);
 
-    let bytes = set.driver.world.dma_bytes;
-    set.ring(set.qps[1].doorbells[0], SQ_DEPTH + 1);
-    assert_eq!(set.quiesced(bytes), 1);
-    let bytes = set.driver.world.dma_bytes;
-    set.ring(set.qps[2].doorbells[1], DEPTH + 2);
-    assert_eq!(set.quiesced(bytes), 1);
+    set.waits(0, |set| set.ring(set.qps[1].doorbells[0], SQ_DEPTH + 1));
+    set.waits(0, |set| set.ring(set.qps[2].doorbells[1], DEPTH + 2));
 
     let rq = set.qps[3].rq;
     set.driver.world.write(rq, &[0; 16]);
@@ -614,32 +626,13 @@ fn queue_pairs_that_fail_wait_for_copies() {
 #[test]
 fn fast_invalidation_waits_for_copies() {
     let mut set = Set::new(1);
-    let command = AllocMr {
-        pd: set.pd,
-        max_pages: 1,
-    };
-    let lkey = set.driver.execute(&command).unwrap().l_key;
-    let register = FastMrRegReq {
-        lkey,
-        permissions: RegMrPermissions::default(),
-        flags: FastMrRegFlags {
-            phys_page_size_shift: 12,
-            pbl_mode: PblMode::Inline.into(),
-        },
-        iova: IOVA,
-        mr_length: PAGE,
-        pbl: set.page,
-    };
-    set.put(0, &Send::register(&register));
-    set.ring_send(0);
+    let register = set.registration(1, PblMode::Inline, set.page);
+    set.post(0, &Send::register(&register));
     assert_eq!(set.fetch(), None);
     assert_eq!(set.completions(), [(0, CompStatus::Ok)]);
     assert_eq!(set.quiesced(usize::MAX), 0);
-    set.put(0, &Send::invalidate(lkey));
-    set.ring_send(0);
-    let bytes = set.driver.world.dma_bytes;
-    assert_eq!(set.fetch(), None);
-    assert_eq!(set.quiesced(bytes), 1);
+    set.post(0, &Send::invalidate(register.lkey));
+    set.waits(0, |set| assert_eq!(set.fetch(), None));
     assert_eq!(set.completions(), [(1, CompStatus::Ok)]);
 }
 
@@ -647,31 +640,11 @@ fn fast_invalidation_waits_for_copies() {
 const PAGES_PER_CALL: u64 = 1 << 14;
 
 impl Set {
-    /// Allocates a region for fast registration; returns the request that registers this number of pages.
+    /// As [`Self::registration`], with the pages in a list.
     fn long_registration(&mut self, pages: u64) -> FastMrRegReq {
-        let command = AllocMr {
-            pd: self.pd,
-            max_pages: pages as u32,
-        };
-        let lkey = self.driver.execute(&command).unwrap().l_key;
-        let list = self.driver.world.map(pages * 8 / PAGE);
-        for page in 0..pages {
-            let address = (page + 1) * PAGE;
-            self.driver
-                .world
-                .write(list + page * 8, &address.to_le_bytes());
-        }
-        FastMrRegReq {
-            lkey,
-            permissions: RegMrPermissions::default(),
-            flags: FastMrRegFlags {
-                phys_page_size_shift: 12,
-                pbl_mode: PblMode::Direct.into(),
-            },
-            iova: IOVA,
-            mr_length: pages * PAGE,
-            pbl: list,
-        }
+        let addresses: Vec<_> = (1..=pages).map(|page| page * PAGE).collect();
+        let list = page_list(&mut self.driver.world, &addresses);
+        self.registration(pages, PblMode::Direct, list.address)
     }
 
     /// Fetches once. Asserts that this reads the pages of one call at most, and finds nothing for the transport.
@@ -698,7 +671,7 @@ fn long_fast_registrations_are_read_in_pieces() {
     let [a, b] = [0, 1].map(|qp: usize| set.qps[qp].number);
     for _ in 0..2 {
         set.fetch_internal();
-        assert_eq!(set.fetch().map(|(qp, _)| qp), Some(b));
+        assert_eq!(set.fetch(), Some(b));
     }
     assert_eq!((set.completions(), set.registered()), (vec![], 0));
     set.fetch_internal();
@@ -714,8 +687,7 @@ fn one_long_fast_registration_is_read_at_a_time() {
     let long = set.long_registration(2 * PAGES_PER_CALL);
     let short = set.long_registration(PAGES_PER_CALL);
     for (qp, register) in [(0, &long), (1, &long), (2, &short)] {
-        set.put(qp, &Send::register(register));
-        set.ring_send(qp);
+        set.post(qp, &Send::register(register));
     }
     let read = |set: &mut Set| {
         let before = set.driver.world.dma_bytes;
@@ -737,16 +709,14 @@ fn long_fast_registrations_that_end_early() {
     let mut set = Set::new(2);
     let register = set.long_registration(2 * PAGES_PER_CALL);
     for qp in [0, 1] {
-        set.put(qp, &Send::register(&register));
-        set.ring_send(qp);
+        set.post(qp, &Send::register(&register));
         set.fetch_internal();
     }
     // It continues while the queue drains.
     set.modify(1, QpState::Sqd);
     set.modify(0, QpState::Err);
     assert_eq!(set.completions(), [(0, CompStatus::Flushed)]);
-    let l_key = register.lkey;
-    set.driver.execute(&DeregMr { l_key }).unwrap();
+    set.deregister(register.lkey);
     for _ in 0..2 {
         set.fetch_internal();
     }
@@ -756,8 +726,7 @@ fn long_fast_registrations_that_end_early() {
     // A reset.
     let register = set.long_registration(2 * PAGES_PER_CALL);
     set.modify(1, QpState::Rts);
-    set.put(1, &Send::register(&register));
-    set.ring_send(1);
+    set.post(1, &Send::register(&register));
     set.fetch_internal();
     set.modify(1, QpState::Reset);
     set.start(1);
@@ -808,49 +777,34 @@ fn program_errors() {
 
     // An id is free when its work request has ended.
     set.send(0, 1);
+    let request = set.fetch_request().expect("a work request");
     let Driver { device, world, .. } = &mut set.driver;
-    let Fetched::Request(request) = device.fetch(world) else {
-        panic!("there is a work request");
-    };
     device.complete(world, &request, CompStatus::Ok);
-    set.put_again(0);
+    set.post_again(0);
     set.fetch().unwrap();
     assert_eq!(lines(&mut set), [""; 0]);
-    let id = 0;
-    set.put_again(0);
+    set.post_again(0);
     set.fetch().unwrap();
-    assert_eq!(
-        lines(&mut set),
-        [format!("sq 1 has two work requests with id {id} at a time")]
-    );
+    let line = "sq 1 has two work requests with id 0 at a time";
+    assert_eq!(lines(&mut set), [line]);
 
     // A region is in use once the device has fetched the work request.
     let send = Send {
         buffers: vec![(IOVA, 8, set.lkey)],
         ..Send::default()
     };
-    set.put(1, &send);
-    set.ring_send(1);
+    set.post(1, &send);
     set.fetch().unwrap();
     let l_key = set.lkey;
-    set.driver.execute(&DeregMr { l_key }).unwrap();
-    assert_eq!(
-        lines(&mut set),
-        [format!(
-            "mr {l_key:#x} is deregistered while work request 0 of sq 2 uses it"
-        )]
-    );
+    set.deregister(l_key);
+    let line = format!("mr {l_key:#x} is deregistered while work request 0 of sq 2 uses it");
+    assert_eq!(lines(&mut set), [line]);
 
-    set.put_raw(2, &[0x11; 4]);
-    set.ring_send(2);
+    set.post_raw(2, &[0x11; 4]);
     assert!(set.fetch().is_none());
     let bytes = format!("11111111{}", "00".repeat(28));
-    assert_eq!(
-        lines(&mut set),
-        [format!(
-            "sq 3 has a malformed work request at 0: `meta_desc` is 0: {bytes}"
-        )]
-    );
+    let line = format!("sq 3 has a malformed work request at 0: `meta_desc` is 0: {bytes}");
+    assert_eq!(lines(&mut set), [line]);
     for (fault, change) in [
         (
             "`first` is not on the first descriptor only",
@@ -914,12 +868,8 @@ fn a_read_looks_up_its_pages_in_parts() {
     device.cancel(delivery);
     assert_eq!(segments.capacity(), 0);
     let arrival = set.arrival(0, read(length + 1));
-    let Driver { device, world, .. } = &mut set.driver;
-    let refusal = device.deliver(world, &arrival, &mut segments);
-    assert_eq!(
-        refusal.unwrap_err(),
-        Refusal::Status(CompStatus::RemoteBadAddress)
-    );
+    let refusal = Refusal::Status(CompStatus::RemoteBadAddress);
+    assert_eq!(set.deliver(&arrival).err(), Some(refusal));
 }
 
 #[test]
@@ -981,8 +931,7 @@ fn inline_data_has_the_limit_of_the_device() {
             inline: Some(vec![1; length]),
             ..Send::default()
         };
-        set.put(0, &send);
-        set.ring_send(0);
+        set.post(0, &send);
         assert_eq!(set.fetch().is_some(), length == 8);
     }
 }
@@ -991,8 +940,7 @@ fn inline_data_has_the_limit_of_the_device() {
 #[test]
 fn a_failed_queue_pair_can_be_reset() {
     let mut set = Set::new(1);
-    set.put_raw(0, &[0; 64]);
-    set.ring_send(0);
+    set.post_raw(0, &[0; 64]);
     set.fetch_all();
     let mut command = to_state(set.qps[0].number.into(), QpState::Reset);
     command.modify_mask.cur_qp_state = true;

@@ -47,6 +47,32 @@ fn shape() -> Shape {
     }
 }
 
+fn attachment(cntr_handle: u32, qp_handle: u32, events: u32) -> AttachEventCounter {
+    AttachEventCounter {
+        cntr_handle,
+        attach_type: 0,
+        qp_handle,
+        events: QpEvents::from_raw(events),
+    }
+}
+
+fn detachment(cntr_handle: u32, qp_handle: u32, events: u32) -> DetachEventCounter {
+    DetachEventCounter {
+        cntr_handle,
+        attach_type: 0,
+        qp_handle,
+        events: QpEvents::from_raw(events),
+    }
+}
+
+fn change(cntr_handle: u32, operation: u8, value: u64) -> ModifyEventCounter {
+    ModifyEventCounter {
+        cntr_handle,
+        operation,
+        value,
+    }
+}
+
 /// A driver with a queue pair.
 struct Set {
     driver: Driver,
@@ -65,6 +91,14 @@ impl Set {
         let cq = Cq::new(&mut driver, 64, CqCaps1::default(), false);
         let qp = Qp::of_cq(&mut driver, pd, cq, shape());
         Self { driver, qp }
+    }
+
+    /// Returns a set with a counter of some events of the queue pair, its handle and the address of its value.
+    fn counting(events: u32) -> (Self, u32, u64) {
+        let mut set = Self::new();
+        let (handle, paddr) = set.counter();
+        set.attach(handle, events).unwrap();
+        (set, handle, paddr)
     }
 
     /// Creates another queue pair with the same completion queue.
@@ -86,9 +120,7 @@ impl Set {
     fn create(&mut self, paddr: u64) -> Result<u32, Status> {
         let uar = self.qp.cq.uar;
         let command = CreateEventCounter { uar, paddr };
-        self.driver
-            .execute(&command)
-            .map(|response| response.cntr_handle)
+        Ok(self.driver.execute(&command)?.cntr_handle)
     }
 
     fn destroy(&mut self, cntr_handle: u32) -> Result<(), Status> {
@@ -97,31 +129,17 @@ impl Set {
     }
 
     fn modify(&mut self, cntr_handle: u32, operation: ModifyOp, value: u64) -> Result<(), Status> {
-        let command = ModifyEventCounter {
-            cntr_handle,
-            operation: operation.into(),
-            value,
-        };
+        let command = change(cntr_handle, operation.into(), value);
         self.driver.execute(&command).map(|_| ())
     }
 
     fn attach(&mut self, cntr_handle: u32, events: u32) -> Result<(), Status> {
-        let command = AttachEventCounter {
-            cntr_handle,
-            attach_type: 0,
-            qp_handle: self.qp_handle(),
-            events: QpEvents::from_raw(events),
-        };
+        let command = attachment(cntr_handle, self.qp_handle(), events);
         self.driver.execute(&command).map(|_| ())
     }
 
     fn detach(&mut self, cntr_handle: u32, events: u32) -> Result<(), Status> {
-        let command = DetachEventCounter {
-            cntr_handle,
-            attach_type: 0,
-            qp_handle: self.qp_handle(),
-            events: QpEvents::from_raw(events),
-        };
+        let command = detachment(cntr_handle, self.qp_handle(), events);
         self.driver.execute(&command).map(|_| ())
     }
 
@@ -155,11 +173,15 @@ impl Set {
         self.ring(0, self.qp.sent.into());
     }
 
+    fn start_and_post(&mut self) {
+        self.start();
+        self.post_all();
+    }
+
     /// Resets the queue pair, which keeps its counters, and posts one work request of each kind again.
     fn post_more(&mut self) {
         self.state(QpState::Reset);
-        self.start();
-        self.post_all();
+        self.start_and_post();
     }
 
     /// Posts receive work requests.
@@ -247,23 +269,9 @@ fn a_device_without() {
     let unsupported = Status::UnsupportedOpcode;
     set.fails(&CreateEventCounter { uar, paddr: 0x1000 }, unsupported);
     set.fails(&DestroyEventCounter { cntr_handle }, unsupported);
-    let command = ModifyEventCounter {
-        cntr_handle,
-        ..ModifyEventCounter::default()
-    };
-    set.fails(&command, unsupported);
-    let command = AttachEventCounter {
-        cntr_handle,
-        qp_handle,
-        ..AttachEventCounter::default()
-    };
-    set.fails(&command, unsupported);
-    let command = DetachEventCounter {
-        cntr_handle,
-        qp_handle,
-        ..DetachEventCounter::default()
-    };
-    set.fails(&command, unsupported);
+    set.fails(&change(cntr_handle, 0, 0), unsupported);
+    set.fails(&attachment(cntr_handle, qp_handle, 0), unsupported);
+    set.fails(&detachment(cntr_handle, qp_handle, 0), unsupported);
     assert_eq!(set.protocol_errors(), 0);
 }
 
@@ -283,25 +291,22 @@ fn creation() {
     );
 
     // Invalid addresses.
+    let uar = set.qp.cq.uar;
     for paddr in [0, page + 4, page + 1, 1 << 48, u64::MAX - 7] {
-        let uar = set.qp.cq.uar;
         set.fails(&CreateEventCounter { uar, paddr }, ILLEGAL);
     }
     set.create((1 << 48) - 8).unwrap();
     // User access regions that do not exist.
-    for uar in [0, set.qp.cq.uar + 1, u16::MAX] {
-        let paddr = page + 8;
+    let paddr = page + 8;
+    for uar in [0, uar + 1, u16::MAX] {
         set.fails(&CreateEventCounter { uar, paddr }, ILLEGAL);
     }
     // More counters than the limit.
     for _ in 2..8 {
-        set.create(page + 8).unwrap();
+        set.create(paddr).unwrap();
     }
-    let command = CreateEventCounter {
-        uar: set.qp.cq.uar,
-        paddr: page,
-    };
-    set.fails(&command, Status::ResourceAllocationFailure);
+    let full = Status::ResourceAllocationFailure;
+    set.fails(&CreateEventCounter { uar, paddr: page }, full);
     assert_eq!(set.counts().event_counter, 8);
     // Freed numbers are reused as late as possible.
     set.destroy(first).unwrap();
@@ -315,52 +320,26 @@ fn unknown_numbers() {
     let mut set = Set::new();
     let (handle, _) = set.counter();
     let qp_handle = set.qp_handle();
-    let events = QpEvents::from_raw(SEND_COMP);
     for cntr_handle in [0, handle + 1, handle | 0x1_0000, u32::MAX] {
         set.fails(&DestroyEventCounter { cntr_handle }, ILLEGAL);
-        let command = ModifyEventCounter {
-            cntr_handle,
-            ..ModifyEventCounter::default()
-        };
-        set.fails(&command, ILLEGAL);
+        set.fails(&change(cntr_handle, 0, 0), ILLEGAL);
         assert_eq!(set.attach(cntr_handle, SEND_COMP), Err(ILLEGAL));
         assert_eq!(set.attach(cntr_handle, 0), Err(ILLEGAL));
         assert_eq!(set.detach(cntr_handle, 0), Err(ILLEGAL));
     }
     for qp_handle in [0, qp_handle + 1, qp_handle | 0x1_0000, u32::MAX] {
-        for events in [events, QpEvents::default()] {
-            let command = AttachEventCounter {
-                cntr_handle: handle,
-                attach_type: 0,
-                qp_handle,
-                events,
-            };
-            set.fails(&command, ILLEGAL);
+        for events in [SEND_COMP, 0] {
+            set.fails(&attachment(handle, qp_handle, events), ILLEGAL);
         }
-        let command = DetachEventCounter {
-            cntr_handle: handle,
-            attach_type: 0,
-            qp_handle,
-            events: QpEvents::default(),
-        };
-        set.fails(&command, ILLEGAL);
+        set.fails(&detachment(handle, qp_handle, 0), ILLEGAL);
     }
+    let mut attach = attachment(handle, qp_handle, SEND_COMP);
     for attach_type in [1, 255] {
-        let command = AttachEventCounter {
-            cntr_handle: handle,
-            attach_type,
-            qp_handle,
-            events,
-        };
-        set.fails(&command, ILLEGAL);
+        attach.attach_type = attach_type;
+        set.fails(&attach, ILLEGAL);
     }
     for operation in [2, 255] {
-        let command = ModifyEventCounter {
-            cntr_handle: handle,
-            operation,
-            value: 0,
-        };
-        set.fails(&command, ILLEGAL);
+        set.fails(&change(handle, operation, 0), ILLEGAL);
     }
     // Nothing was attached.
     set.destroy(handle).unwrap();
@@ -371,11 +350,7 @@ fn unknown_numbers() {
 fn reserved_bits() {
     let mut set = Set::new();
     let (cntr_handle, _) = set.counter();
-    let command = AttachEventCounter {
-        cntr_handle,
-        qp_handle: set.qp_handle(),
-        ..AttachEventCounter::default()
-    };
+    let command = attachment(cntr_handle, set.qp_handle(), 0);
     for (offset, bit) in [(13, 4), (15, 0x80), (5, 1), (16, 1), (59, 0x80)] {
         let mut request = command.to_request();
         request.payload[offset] = bit;
@@ -421,17 +396,14 @@ fn changes() {
 
 #[test]
 fn unmapped_memory() {
-    let mut set = Set::new();
-    let (handle, paddr) = set.counter();
-    set.attach(handle, ALL).unwrap();
+    let (mut set, handle, paddr) = Set::counting(ALL);
     set.modify(handle, ModifyOp::Set, 5).unwrap();
     set.driver.world.unmap(paddr & !4095);
     let unknown = Err(Status::UnknownError);
     assert_eq!(set.modify(handle, ModifyOp::Set, 9), unknown);
     assert_eq!(set.protocol_errors(), 1);
     // Each event is one protocol error, is counted, and has a completion.
-    set.start();
-    set.post_all();
+    set.start_and_post();
     assert_eq!(set.protocol_errors(), 4);
     for index in 0..3 {
         let entry: [u8; 32] = set.driver.world.read(set.qp.cq.base + index * 32);
@@ -533,9 +505,7 @@ fn uar_is_busy_while_used() {
 
 #[test]
 fn a_reset_ends_all() {
-    let mut set = Set::new();
-    let (handle, paddr) = set.counter();
-    set.attach(handle, ALL).unwrap();
+    let (mut set, handle, paddr) = Set::counting(ALL);
     set.start();
     set.driver.reset(ResetReason::Normal);
     set.driver.set_up();
@@ -547,8 +517,7 @@ fn a_reset_ends_all() {
     assert_ne!(new, handle);
     assert_eq!(set.modify(handle, ModifyOp::Set, 1), Err(ILLEGAL));
     assert_eq!(set.protocol_errors(), 1);
-    set.start();
-    set.post_all();
+    set.start_and_post();
     assert_eq!(set.value(paddr), 0x5555_5555_5555_5555);
     // A reset of the function ends objects, too.
     set.driver.device.reset(&mut set.driver.world);
@@ -567,8 +536,7 @@ fn failures_are_counted_by_operation() {
         let values: Vec<_> = places.iter().map(|place| set.value(*place)).collect();
         assert_eq!(values, expected);
     };
-    set.start();
-    set.post_all();
+    set.start_and_post();
     check(&mut set, [0, 1, 0, 0, 0, 1, 0, 1]);
     // Flushed work requests are errors, too.
     set.post_receives(5);
@@ -612,27 +580,20 @@ fn a_malformed_work_request_is_counted() {
 
 #[test]
 fn one_counter_of_several_events_and_queue_pairs() {
-    let mut set = Set::new();
-    let (handle, paddr) = set.counter();
-    set.attach(handle, SEND_ERR | READ_ERR).unwrap();
-    set.start();
-    set.post_all();
+    let (mut set, handle, paddr) = Set::counting(SEND_ERR | READ_ERR);
+    set.start_and_post();
     assert_eq!(set.value(paddr), 2);
     set.qp = set.create_qp();
     set.attach(handle, WRITE_ERR).unwrap();
-    set.start();
-    set.post_all();
+    set.start_and_post();
     assert_eq!(set.value(paddr), 3);
 }
 
 #[test]
 fn values_wrap() {
-    let mut set = Set::new();
-    let (handle, paddr) = set.counter();
-    set.attach(handle, SEND_ERR | READ_ERR | WRITE_ERR).unwrap();
+    let (mut set, handle, paddr) = Set::counting(SEND_ERR | READ_ERR | WRITE_ERR);
     set.modify(handle, ModifyOp::Set, MOST - 1).unwrap();
-    set.start();
-    set.post_all();
+    set.start_and_post();
     assert_eq!(set.value(paddr), 1);
     // A lower limit on values also reduces the value.
     set.set(r#"{"event_counter_max_val":0}"#);
@@ -648,9 +609,7 @@ fn values_wrap() {
 /// Detached events, and those of destroyed queue pairs, are not counted.
 #[test]
 fn detached_counters_do_not_count() {
-    let mut set = Set::new();
-    let (handle, paddr) = set.counter();
-    set.attach(handle, SEND_ERR | READ_ERR).unwrap();
+    let (mut set, handle, paddr) = Set::counting(SEND_ERR | READ_ERR);
     set.start();
     set.detach(handle, SEND_ERR).unwrap();
     set.post_all();
@@ -658,7 +617,6 @@ fn detached_counters_do_not_count() {
     let qp_handle = set.qp_handle();
     set.driver.execute(&DestroyQp { qp_handle }).unwrap();
     set.qp = set.create_qp();
-    set.start();
-    set.post_all();
+    set.start_and_post();
     assert_eq!(set.value(paddr), 1);
 }
