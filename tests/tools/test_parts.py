@@ -46,6 +46,36 @@ class Selftest(unittest.TestCase):
         self.assertEqual((status, lines[1]), (4, "1..0 # SKIP no test case is named destroy*"))
 
 
+class Seed(support.TemporaryCache):
+    """Random inputs of the tests of the emulator."""
+
+    def setUp(self):
+        super().setUp()
+        self.patch(mock.patch.dict(os.environ, {"EFA_SEED": "7"}))
+
+    def seeds(self, run, suite):
+        """Returns the seed of each call of the mock RUN that runs the tests of a SUITE."""
+        suite()
+        runs = [call for call in run.call_args_list if "--no-run" not in call.args]
+        return [call.kwargs.get("environment") for call in runs]
+
+    def test_on_the_host(self):
+        run = self.patch(mock.patch("efa_tools.build.cargo"))
+        self.assertEqual(self.seeds(run, host_tests.test_host), [{"PROPTEST_RNG_SEED": "7"}])
+
+    def test_with_a_sanitizer(self):
+        self.patch(mock.patch("efa_tools.build.has_nightly", return_value=True))
+        run = self.patch(mock.patch("efa_tools.build.nightly"))
+        self.assertEqual(self.seeds(run, host_tests.test_asan), [{"PROPTEST_RNG_SEED": "7"}])
+
+    def test_in_a_guest(self):
+        self.patch(mock.patch("efa_tools.build.foreign_tests", return_value=(self.folder, ["true"])))
+        prepare = self.patch(mock.patch("efa_tools.guest.prepare"))
+        self.patch(mock.patch("efa_tools.guest.execute", return_value=0))
+        host_tests.test_host_in_guest("arm64")
+        self.assertIn(" PROPTEST_RNG_SEED=7\n", prepare.call_args.args[0].command)
+
+
 class Attack(support.TemporaryCache):
     def environment(self, *words):
         """Returns the environment of the tests in an attack with these options."""

@@ -275,12 +275,12 @@ def has_nightly():
         return False
 
 
-def nightly(log, flags, *arguments):
-    """Runs the host's nightly cargo, with FLAGS for rustc, on the workspace emulator/."""
-    environment = {**os.environ, "RUSTFLAGS": flags, "CARGO_TARGET_DIR": str(cache.clone_folder("nightly"))}
+def nightly(log, flags, *arguments, environment=None):
+    """Runs the host's nightly cargo, with FLAGS for rustc and additions to the ENVIRONMENT, on the workspace emulator/."""
+    settings = {"RUSTFLAGS": flags, "CARGO_TARGET_DIR": str(cache.clone_folder("nightly")), **(environment or {})}
     manifest = str(cache.CLONE / "emulator" / "Cargo.toml")
     command = ["cargo", "+nightly", *arguments, "--locked", "--manifest-path", manifest]
-    steps.run(command, log, f"cargo +nightly {arguments[0]}", env=environment)
+    steps.run(command, log, f"cargo +nightly {arguments[0]}", env=os.environ | settings)
 
 
 def cargo_lock(what):

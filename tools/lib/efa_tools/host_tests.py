@@ -44,20 +44,19 @@ CARGO_TEST_ALL = ("test", "--workspace", "--no-fail-fast")
 
 def test_host():
     """Runs the tests of the workspace emulator/, which include those of efa_rs/hw."""
-    name = "host tests"
-    seed = guest.seed_of(name)
 
-    def run(log):
+    def run(log, seed):
         with build.cargo_lock("debug"):
             build.cargo(log, "Building the tests", *CARGO_TEST_ALL, "--no-run")
-        build.cargo(log, "cargo test", *CARGO_TEST_ALL, environment={"PROPTEST_RNG_SEED": str(seed)})
+        build.cargo(log, "cargo test", *CARGO_TEST_ALL, environment=seed)
 
-    return seeded_tally(name, seed, run)
+    return seeded_tally("host tests", run)
 
 
-def seeded_tally(name, seed, run):
-    """As cargo_tally(), for tests with the random inputs of a seed."""
-    tally = cargo_tally(name, run)
+def seeded_tally(name, run):
+    """As cargo_tally(), for run(log, seed), which runs tests with random inputs. Their seed is a variable of the environment."""
+    seed = guest.seed_of(name)
+    tally = cargo_tally(name, lambda log: run(log, {"PROPTEST_RNG_SEED": str(seed)}))
     if tally.failed:
         steps.note(f"{name}: the random inputs were those of EFA_SEED={seed}")
     return tally
@@ -76,22 +75,20 @@ def test_driver():
 
 def test_host_in_guest(flavour):
     """Runs the tests of test_host() in an arm64 guest: with its kernel's page size, Landlock and seccomp, which qemu-user lacks."""
-    name = f"host tests {flavour}"
-    seed = guest.seed_of(name)
 
-    def run(log):
+    def run(log, seed):
         folder, commands = build.foreign_tests()
         # All commands run, even after failures.
         runs = [f"({command}) || status=1" for command in commands]
         prepare = [f"ln -s /share {build.BUILD}", "echo 127.0.0.1 localhost >>/etc/hosts", "status=0"]
         script = "\n".join([*prepare, *runs, "exit $status"])
         options = {"share": folder, "timeout": HOST_TESTS_LIMIT, "memory": "3G", "quiet": True, "watch": log.write}
-        settings = f"export PROPTEST_CASES={FEWER_CASES} PROPTEST_RNG_SEED={seed}"
-        run = guest.prepare(guest.Options(f"{settings}\n{script}", "none", flavour, **options))
+        settings = " ".join(f"{name}={value}" for name, value in ({"PROPTEST_CASES": FEWER_CASES} | seed).items())
+        run = guest.prepare(guest.Options(f"export {settings}\n{script}", "none", flavour, **options))
         if status := guest.execute(run):
             raise Failure(f"exit status {status}")
 
-    return seeded_tally(name, seed, run)
+    return seeded_tally(f"host tests {flavour}", run)
 
 
 def test_asan():
@@ -102,15 +99,15 @@ def test_asan():
         tally = Tally()
         tally.skip(name, "there is no nightly")
         return tally
-    arguments = ("test", "--workspace", "--no-fail-fast", "--target", target)
+    arguments = (*CARGO_TEST_ALL, "--target", target)
 
-    def run(log):
+    def run(log, seed):
         flags = "-Zsanitizer=address --cfg sanitized"
         with build.cargo_lock("nightly"):
             build.nightly(log, flags, *arguments, "--no-run")
-        build.nightly(log, flags, *arguments)
+        build.nightly(log, flags, *arguments, environment=seed)
 
-    return cargo_tally(name, run)
+    return seeded_tally(name, run)
 
 
 def attack(seconds, rounds=None):
