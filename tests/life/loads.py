@@ -172,6 +172,9 @@ class Objects(Load):
 
         def all_have_begun():
             nonlocal begun
+            for member in self.members:
+                if member.answers():
+                    raise Failed(f"{member.name}: its calls ended with {member.result('a call that fails')}")
             with contextlib.suppress(BlockingIOError):
                 begun += os.eventfd_read(self.begun)
             return begun == MEMBERS

@@ -2,6 +2,7 @@
 """Distribution of tests/life among guests, and display of their progress."""
 
 import math
+import os
 import sys
 import tempfile
 import unittest
@@ -13,6 +14,7 @@ from support import CLONE, TemporaryCache
 sys.path += [str(CLONE / folder) for folder in ("tests/life", "tests/kselftest", "tools/guest")]
 
 import detections
+import loads
 import stage
 import timing
 from efa_tools import life, stalls, steps, suite
@@ -77,6 +79,9 @@ class Jobs(TemporaryCache):
         self.assertEqual(self.names(measured=True), ["life.py", "outcomes.py deaths.py", "life.py limits", "deaths.py limits"])
         rounds = life.jobs("rust", "cloud-amd64", 20, ["unbind, idle"], measured=True)
         self.assertEqual([name.partition("cloud-amd64 ")[2] for name, *_ in rounds], ["unbind", "life.py limits"])
+
+    def test_the_debug_kernel_has_no_limits(self):
+        self.assertEqual([timed for *_, timed in life.jobs("rust", "debug", measured=True)], [False, False])
 
     def test_what_has_no_limits(self):
         self.assertEqual(self.names(None, ["non-fatal error of PCI Express"], measured=True)[0], "outcomes.py deaths.py")
@@ -149,12 +154,26 @@ class Limits(unittest.TestCase):
     def test_limits_that_do_not_count(self):
         timing.Limits().check("notified", 1000, 1)
 
+    def test_a_kernel_that_does_not_count_the_wait_for_a_processor(self):
+        with mock.patch.object(Path, "read_text", side_effect=FileNotFoundError):
+            self.assertEqual(timing.queued(), 0)
+
     def test_a_host_that_stalls(self):
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "stalls"
             with mock.patch.object(stalls, "TICK", -1), stalls.recorded(file):
                 wait_until(lambda: int(file.read_text()) > 0, "the host stalls")
             self.assertEqual(len(file.read_text()), stalls.DIGITS)
+
+
+class Processes(unittest.TestCase):
+    def test_one_that_fails_before_all_have_begun(self):
+        load = loads.Objects.__new__(loads.Objects)
+        load.begun = os.eventfd(0, os.EFD_NONBLOCK)
+        self.addCleanup(os.close, load.begun)
+        load.members = [mock.Mock(**{"answers.return_value": True, "result.side_effect": [None, Failed("process 0: OSError")]})]
+        with self.assertRaisesRegex(Failed, "process 0: OSError"):
+            load.start(1)
 
 
 class Peer(unittest.TestCase):

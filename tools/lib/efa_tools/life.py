@@ -107,13 +107,15 @@ def by_trigger(found):
 def jobs(driver, flavour, rounds=None, chosen=(), measured=False):
     """Returns a job for each guest: its name, its function, and whether limits of time count.
 
-    All tests run once, or for a number of ROUNDS. With MEASURED, tests with limits of time run once more, and the limits count.
+    All tests run once, or for a number of ROUNDS. With MEASURED, tests with limits of time run once more, and the limits count. They
+    do not on the debug kernel, whose checks take most of its time.
     """
     title = f"life {driver} {flavour}"
     programs = [ENDLESS] * (driver == "rust") + [*OTHERS[driver]]
     available = {program: tests(program) for program in programs}
     parts = shares(available, rounds, chosen)
-    limited = {program: available[program] for program in MEASURED} if measured and driver == "rust" else {}
+    measured = measured and driver == "rust" and flavour != toolroot.DEBUG
+    limited = {program: available[program] for program in MEASURED} if measured else {}
     if any(text in name for found in limited.values() for name in found for text in chosen or [""]):
         parts += [replace(share, measured=True) for share in shares(limited, None, chosen)]
     if rounds:
