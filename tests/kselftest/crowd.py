@@ -4,6 +4,7 @@
 import mmap
 import os
 import random
+from functools import partial
 
 from objects import (
     BUFFER_VA,
@@ -26,7 +27,10 @@ AT_ONCE = 40
 
 
 class Crowd:
-    """A context that creates objects of random kinds, and destroys random objects."""
+    """A context that creates objects of random kinds, and destroys random objects.
+
+    Nothing in it refers to it, so that its memory is freed with the last reference.
+    """
 
     def __init__(self, function, seed, at_once=AT_ONCE, region=4 << 20):
         self.random = random.Random(seed)
@@ -37,11 +41,10 @@ class Crowd:
         self.cq = CompletionQueue(self.context)
         self.memory = Memory(region)
         self.alive = []
-        self.kinds = (self.pds, self.cqs, self.channel_cqs, self.umem_cqs, self.qps, self.regions, self.ioctl_regions, self.ahs)
 
     def pds(self):
         handle, _ = self.context.alloc_pd()
-        return lambda: self.context.dealloc_pd(handle)
+        return partial(self.context.dealloc_pd, handle)
 
     def cqs(self):
         cq = CompletionQueue(self.context)
@@ -76,13 +79,15 @@ class Crowd:
     def ahs(self):
         return AddressHandle(self.context, self.pd).destroy
 
+    kinds = (pds, cqs, channel_cqs, umem_cqs, qps, regions, ioctl_regions, ahs)
+
     def run(self, objects):
         for _ in range(objects):
             self.step()
 
     def step(self):
         """Creates an object, and destroys one if there are too many."""
-        self.alive.append(self.random.choice(self.kinds)())
+        self.alive.append(self.random.choice(self.kinds)(self))
         if len(self.alive) > self.at_once:
             self.alive.pop(self.random.randrange(len(self.alive)))()
 
