@@ -115,8 +115,12 @@ class Order(unittest.TestCase):
         # An event of another device, and two programs of a device that the bus resets.
         self.check(RESET, "efa_state: 0000:02:00.0 up", RESETTING, NOTIFIED, NOTIFIED, RESETTING, UP)
 
+    def test_many_programs_of_a_device_that_the_bus_resets(self):
+        self.check(RESET.replace("fatal_error", "requested"), RESETTING, NOTIFIED, NOTIFIED, RESETTING, NOTIFIED, UP)
+
     def test_programs_that_are_notified_late_or_again(self):
         for events in (
+            (RESET, RESETTING, NOTIFIED, RESETTING, NOTIFIED, UP),
             (RESET, RESETTING, UP, NOTIFIED),
             (RESET, RESETTING, RESET, RESETTING, NOTIFIED, UP),
             (RESET, RESETTING, UP),
