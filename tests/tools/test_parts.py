@@ -73,7 +73,7 @@ class Seed(support.TemporaryCache):
         prepare = self.patch(mock.patch("efa_tools.guest.prepare"))
         self.patch(mock.patch("efa_tools.guest.execute", return_value=0))
         host_tests.test_host_in_guest("arm64")
-        self.assertIn(" PROPTEST_RNG_SEED=7\n", prepare.call_args.args[0].command)
+        self.assertIn("export PROPTEST_RNG_SEED=7\n", prepare.call_args.args[0].command)
 
 
 class Attack(support.TemporaryCache):

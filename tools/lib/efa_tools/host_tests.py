@@ -80,11 +80,12 @@ def test_host_in_guest(flavour):
         folder, commands = build.foreign_tests()
         # All commands run, even after failures.
         runs = [f"({command}) || status=1" for command in commands]
-        prepare = [f"ln -s /share {build.BUILD}", "echo 127.0.0.1 localhost >>/etc/hosts", "status=0"]
+        settings = {"PROPTEST_CASES": FEWER_CASES, **seed}
+        exports = [f"export {name}={value}" for name, value in settings.items()]
+        prepare = [*exports, f"ln -s /share {build.BUILD}", "echo 127.0.0.1 localhost >>/etc/hosts", "status=0"]
         script = "\n".join([*prepare, *runs, "exit $status"])
         options = {"share": folder, "timeout": HOST_TESTS_LIMIT, "memory": "3G", "quiet": True, "watch": log.write}
-        settings = " ".join(f"{name}={value}" for name, value in ({"PROPTEST_CASES": FEWER_CASES} | seed).items())
-        run = guest.prepare(guest.Options(f"export {settings}\n{script}", "none", flavour, **options))
+        run = guest.prepare(guest.Options(script, "none", flavour, **options))
         if status := guest.execute(run):
             raise Failure(f"exit status {status}")
 
