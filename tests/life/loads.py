@@ -174,7 +174,8 @@ class Objects(Load):
             nonlocal begun
             for member in self.members:
                 if member.answers():
-                    raise Failed(f"{member.name}: its calls ended with {member.result('a call that fails')}")
+                    error, *_ = member.result("a call that fails")
+                    raise Failed(f"{member.name}: a call failed with {error}, and nothing was wrong yet")
             with contextlib.suppress(BlockingIOError):
                 begun += os.eventfd_read(self.begun)
             return begun == MEMBERS

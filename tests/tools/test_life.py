@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """Distribution of tests/life among guests, and display of their progress."""
 
+import gc
 import math
+import mmap
 import os
 import sys
 import tempfile
 import unittest
+import weakref
 from pathlib import Path
 from unittest import mock
 
@@ -13,6 +16,7 @@ from support import CLONE, TemporaryCache
 
 sys.path += [str(CLONE / folder) for folder in ("tests/life", "tests/kselftest", "tools/guest")]
 
+import crowd
 import detections
 import loads
 import stage
@@ -178,6 +182,18 @@ class Processes(unittest.TestCase):
         load.members = [mock.Mock(**{"answers.return_value": True, "result.side_effect": [None, Failed("process 0: OSError")]})]
         with self.assertRaisesRegex(Failed, "process 0: OSError"):
             load.start(1)
+
+    def test_their_memory_is_freed_without_a_garbage_collection(self):
+        classes = "CompletionChannel CompletionQueue QueuePair AddressHandle MemoryRegion IoctlMemoryRegion Mapping"
+        with mock.patch.multiple(crowd, **dict.fromkeys(["opened", *classes.split()], mock.DEFAULT)) as made:
+            made["opened"].return_value.alloc_pd.return_value = 1, b""
+            one = crowd.Crowd(None, 1, region=mmap.PAGESIZE)
+            one.run(100)
+        gc.disable()
+        self.addCleanup(gc.enable)
+        memory = weakref.ref(one.memory)
+        del one
+        self.assertIsNone(memory())
 
 
 class Peer(unittest.TestCase):
