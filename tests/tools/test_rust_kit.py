@@ -231,6 +231,13 @@ class RustKit(StandIns):
         self.program("rustc", "echo 'rustc 1.90.0 (deadbeef 2025-09-01)'")
         self.refuses("install the package rust from the kernel's own")
 
+    def test_and_on_ubuntu_with_their_releases(self):
+        self.write("etc/os-release", "ID=ubuntu\nID_LIKE=debian\n")
+        for program, package in (("rustc", r"rustc-1\.85"), ("bindgen", r"bindgen-0\.71")):
+            self.program(program, "exit 1")
+            self.refuses(f"is missing: install the package {package}\\.$")
+            self.program(program, PROGRAMS[program])
+
     def test_configuration_that_would_change(self):
         self.write("make-hook", 'for a; do case $a in O=*) echo "CONFIG_NEW=y" >>"${a#O=}/.config" ;; esac; done\n')
         self.refuses("configuration does not fit this source and toolchain .it would change: CONFIG_NEW=y")
