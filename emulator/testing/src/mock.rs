@@ -68,17 +68,16 @@ impl World {
 
     /// Passes to `f` the parts of each page that an access covers, with their ranges in the access.
     fn access(
-        &mut self,
+        &self,
         address: u64,
         length: usize,
         mut f: impl FnMut(Range<usize>, &[AtomicU8]),
     ) -> Result<(), DmaError> {
         let error = DmaError { address, length };
-        self.dma_bytes += length;
         let mut done = 0;
         while done < length {
             let start = address.checked_add(done as u64).ok_or(error)?;
-            let page = self.pages.get(&(start & !4095)).ok_or(error)?;
+            let page = self.page(start).ok_or(error)?;
             let offset = (start & 4095) as usize;
             let part = (4096 - offset).min(length - done);
             f(done..done + part, &page[offset..offset + part]);
@@ -87,10 +86,11 @@ impl World {
         Ok(())
     }
 
-    fn check_dma(&self, address: u64, length: usize) -> Result<(), DmaError> {
+    fn count_dma(&mut self, address: u64, length: usize) -> Result<(), DmaError> {
         if self.dma_is_off {
             return Err(DmaError { address, length });
         }
+        self.dma_bytes += length;
         Ok(())
     }
 
@@ -105,13 +105,20 @@ impl World {
     ///
     /// Not all of it is mapped.
     pub fn peek(&self, address: u64, bytes: &mut [u8]) -> Result<(), DmaError> {
-        let length = bytes.len();
-        for (index, byte) in bytes.iter_mut().enumerate() {
-            let at = address.wrapping_add(index as u64);
-            let page = self.page(at).ok_or(DmaError { address, length })?;
-            *byte = page[(at & 4095) as usize].load(Ordering::Relaxed);
-        }
-        Ok(())
+        self.access(address, bytes.len(), |range, part| {
+            for (byte, cell) in bytes[range].iter_mut().zip(part) {
+                *byte = cell.load(Ordering::Relaxed);
+            }
+        })
+    }
+
+    /// Writes memory without counting it.
+    fn poke(&self, address: u64, bytes: &[u8]) -> Result<(), DmaError> {
+        self.access(address, bytes.len(), |range, part| {
+            for (byte, cell) in bytes[range].iter().zip(part) {
+                cell.store(*byte, Ordering::Relaxed);
+            }
+        })
     }
 
     /// Reads memory, which must be mapped.
@@ -141,24 +148,16 @@ impl World {
 
 impl Host for World {
     fn dma_read(&mut self, address: u64, buffer: &mut [u8]) -> Result<(), DmaError> {
-        self.check_dma(address, buffer.len())?;
-        self.access(address, buffer.len(), |range, part| {
-            for (byte, cell) in buffer[range].iter_mut().zip(part) {
-                *byte = cell.load(Ordering::Relaxed);
-            }
-        })
+        self.count_dma(address, buffer.len())?;
+        self.peek(address, buffer)
     }
 
     fn dma_write(&mut self, address: u64, data: &[u8]) -> Result<(), DmaError> {
-        self.check_dma(address, data.len())?;
+        self.count_dma(address, data.len())?;
         self.writes
             .iter_mut()
             .for_each(|writes| writes.push(address));
-        self.access(address, data.len(), |range, part| {
-            for (byte, cell) in data[range].iter().zip(part) {
-                cell.store(*byte, Ordering::Relaxed);
-            }
-        })
+        self.poke(address, data)
     }
 
     fn is_bus_master(&self) -> bool {
@@ -198,10 +197,7 @@ impl Memory for World {
     }
 
     fn store(&self, address: u64, bytes: &[u8]) {
-        for (at, byte) in (address..).zip(bytes) {
-            let page = self.page(at).expect("an address that is mapped");
-            page[(at & 4095) as usize].store(*byte, Ordering::Relaxed);
-        }
+        self.poke(address, bytes).unwrap();
     }
 
     fn write_llq(&mut self, offset: u64, bytes: &[u8]) {
