@@ -5,12 +5,10 @@
 #![no_main]
 
 use std::{
+    collections::VecDeque,
     io,
-    sync::{
-        Arc, LazyLock, Mutex,
-        mpsc::{SyncSender, sync_channel},
-    },
-    thread,
+    sync::{Arc, Mutex},
+    thread::{self, JoinHandle},
     time::Instant,
 };
 
@@ -21,21 +19,11 @@ use efa_testing::attack::control::play;
 use efa_vfio::Runtime;
 use libfuzzer_sys::fuzz_target;
 
-/// Number of threads that drop emulators.
-const DROPPERS: usize = 64;
+/// Limit on the threads that drop emulators. Each device has a context of asynchronous I/O, which `fs.aio-max-nr` limits.
+const MAX_DROPS: usize = 64;
 
-/// Where emulators are dropped, at most [`DROPPERS`] at once. With each device the kernel ends a context of asynchronous I/O,
-/// which takes tens of milliseconds without a use of the CPU.
-static ENDED: LazyLock<SyncSender<Emulator>> = LazyLock::new(|| {
-    let (sender, receiver) = sync_channel::<Emulator>(0);
-    let receiver = Arc::new(Mutex::new(receiver));
-    for _ in 0..DROPPERS {
-        let receiver = Arc::clone(&receiver);
-        let next = move || receiver.lock().ok()?.recv().ok();
-        thread::spawn(move || while next().map(drop).is_some() {});
-    }
-    sender
-});
+/// Threads that drop emulators, the oldest first. The kernel takes tens of milliseconds to end a context, without use of the CPU.
+static DROPS: Mutex<VecDeque<JoinHandle<()>>> = Mutex::new(VecDeque::new());
 
 fn emulator() -> io::Result<Emulator> {
     let runtime = Runtime::new(Settings::default(), 1, Instant::now());
@@ -50,5 +38,10 @@ fn emulator() -> io::Result<Emulator> {
 fuzz_target!(|data: &[u8]| {
     let emulator = emulator().expect("cannot create a device");
     play(data, |request| emulator.reply(request));
-    ENDED.send(emulator).expect("emulators are dropped");
+    let mut drops = DROPS.lock().expect("one thread runs inputs");
+    drops.push_back(thread::spawn(|| drop(emulator)));
+    if drops.len() > MAX_DROPS {
+        let oldest = drops.pop_front().map(JoinHandle::join);
+        assert!(oldest.is_some_and(|result| result.is_ok()));
+    }
 });

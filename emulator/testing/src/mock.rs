@@ -86,6 +86,7 @@ impl World {
         Ok(())
     }
 
+    /// Counts an access of the device, or fails while all DMA does.
     fn count_dma(&mut self, address: u64, length: usize) -> Result<(), DmaError> {
         if self.dma_is_off {
             return Err(DmaError { address, length });
