@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Registers, reset and the admin queue.
-
-use std::time::Duration;
+//! The admin queue.
 
 use efa_hw::admin::Command;
 use efa_hw::{
@@ -10,152 +8,12 @@ use efa_hw::{
         AqEntry, AqRequest, Opcode, Protocol, Status,
         pd::{AllocPd, DeallocPd},
     },
-    aenq::AenqGroup,
-    features::{DeviceAttr, FeatureId},
-    regs::{AqCaps, Caps, DevCtl, EventRingCaps, MmioRegRead, Register, ResetReason, Version},
+    regs::{AqCaps, EventRingCaps, Register, ResetReason},
 };
-use efa_model::{Config, Profile};
+use efa_model::Profile;
 use efa_testing::mock::{self, DEPTH, Driver};
 
-const MS: Duration = Duration::from_millis(1);
-
-/// Changes attributes, given as JSON.
-fn set(driver: &mut Driver, overrides: &str) {
-    driver.device.set(serde_json::from_str(overrides).unwrap());
-}
-
-fn post_event(driver: &mut Driver, group: u16, syndrome: u16) {
-    let (world, now) = (&mut driver.world, driver.now);
-    driver.device.post_event(world, now, group, syndrome);
-}
-
-fn protocol_errors(driver: &Driver) -> u64 {
-    driver.device.state().protocol_errors
-}
-
-#[test]
-fn device_starts() {
-    for profile in [Profile::Efa0, Profile::Efa1, Profile::Efa2, Profile::Efa3] {
-        let mut driver = Driver::new(profile);
-        let version = Version::from_raw(driver.read(Register::Version));
-        assert_eq!(version.minor, if profile >= Profile::Efa2 { 2 } else { 1 });
-        let caps = Caps::from_raw(driver.read(Register::Caps));
-        assert_eq!(caps.dma_addr_width, 48);
-
-        let attributes: DeviceAttr = driver.feature().unwrap();
-        assert_ne!(attributes.supported_features & FeatureId::HwHints.mask(), 0);
-        let pd = driver.execute(&AllocPd {}).unwrap().pd;
-        driver.execute(&DeallocPd { pd }).unwrap();
-        assert_eq!(protocol_errors(&driver), 0, "{:#?}", driver.world.trace);
-        assert_eq!(driver.device.state().resets, ["NORMAL"]);
-    }
-}
-
-#[test]
-fn register_that_does_not_exist() {
-    let mut driver = Driver::new(Profile::Efa2);
-    assert_eq!(driver.read_raw(0x1000).unwrap().reg_val, u32::MAX);
-    driver.write_at(0x0c, 1);
-    driver.write_at(u64::MAX, 1);
-    driver.write(Register::Version, 1);
-    assert_eq!(protocol_errors(&driver), 4);
-}
-
-#[test]
-fn register_read_without_address() {
-    let mut driver = Driver::powered_on(Config::default());
-    let request = MmioRegRead {
-        req_id: 1,
-        reg_off: 0,
-    };
-    driver.write(Register::MmioRegRead, request.into_raw());
-    assert_eq!(protocol_errors(&driver), 1);
-    // A reset clears the address.
-    driver.set_response_address();
-    assert!(driver.read_raw(0).is_some());
-    driver.start_reset(ResetReason::Normal);
-    assert!(driver.read_raw(0).is_none());
-    assert_eq!(protocol_errors(&driver), 2);
-}
-
-#[test]
-fn reset_takes_time() {
-    let mut driver = Driver::new(Profile::Efa2);
-    set(&mut driver, r#"{"reset_ms":300}"#);
-    driver.start_reset(ResetReason::Shutdown);
-    driver.set_response_address();
-    assert!(!driver.status().reset_in_progress);
-    driver.run(300 * MS);
-    assert!(driver.status().reset_in_progress);
-    driver.write(Register::DevCtl, 0);
-    assert!(driver.status().reset_in_progress);
-    driver.run(300 * MS);
-    let status = driver.status();
-    assert!(!status.reset_in_progress && status.reset_finished && status.ready);
-    assert_eq!(driver.device.state().resets, ["NORMAL", "SHUTDOWN"]);
-    assert_eq!(protocol_errors(&driver), 0);
-}
-
-#[test]
-fn reset_clears_all_state() {
-    let mut driver = Driver::new(Profile::Efa2);
-    driver.execute(&AllocPd {}).unwrap();
-    driver.enable_keep_alive();
-    let rule = r#"{"when":{"opcode":"ALLOC_PD"},"then":{"delay_ms":50}}"#;
-    driver.device.inject(serde_json::from_str(rule).unwrap());
-    driver.submit(&AllocPd {});
-    assert_eq!(driver.device.state().admin.in_flight, 1);
-
-    driver.reset(ResetReason::Normal);
-    let state = driver.device.state();
-    assert_eq!((state.resources.pd, state.admin.in_flight), (0, 0));
-    assert_eq!(driver.run(Duration::from_secs(10)), None);
-    post_event(&mut driver, AenqGroup::Warning.into(), 0);
-    assert!(driver.completion().is_none() && driver.event().is_none());
-    driver.device.clear();
-    driver.set_up();
-    assert!(driver.execute(&AllocPd {}).is_ok());
-    assert_eq!(protocol_errors(&driver), 0);
-}
-
-#[test]
-fn function_reset_clears_all_state() {
-    let mut driver = Driver::new(Profile::Efa2);
-    driver.execute(&AllocPd {}).unwrap();
-    driver.device.reset(&mut driver.world);
-    assert_eq!(driver.device.state().resources.pd, 0);
-    driver.reset(ResetReason::Normal);
-    driver.set_up();
-    assert!(driver.execute(&AllocPd {}).is_ok());
-    assert_eq!(protocol_errors(&driver), 0);
-}
-
-#[test]
-fn reset_out_of_order() {
-    let mut driver = Driver::new(Profile::Efa2);
-    driver.write(Register::DevCtl, 0);
-    let restart = DevCtl {
-        aq_restart: true,
-        ..Default::default()
-    };
-    driver.write(Register::DevCtl, restart.into_raw());
-    assert_eq!(protocol_errors(&driver), 2);
-    let reset = DevCtl {
-        dev_reset: true,
-        reset_reason: 15,
-        ..Default::default()
-    };
-    driver.write(Register::DevCtl, reset.into_raw());
-    assert_eq!(protocol_errors(&driver), 3);
-    assert_eq!(driver.device.state().resets, ["NORMAL", "15"]);
-    // Until the reset ends, these writes are protocol errors.
-    driver.write(Register::AqProdDb, 1);
-    assert_eq!(protocol_errors(&driver), 4);
-    driver.write(Register::IntrMask, 1);
-    driver.write(Register::AqBaseLo, 0x1000);
-    assert_eq!(protocol_errors(&driver), 6);
-    assert!(driver.world.traced(&["AQ_BASE_LO during a reset"]));
-}
+use super::{MS, post_event, protocol_errors, set};
 
 /// More commands than fit into the queues and into the counter, so that both wrap.
 #[test]
@@ -290,15 +148,6 @@ fn round_trips() {
     }
     let admin = driver.device.state().admin;
     assert_eq!(admin.round_trips, before.round_trips + 4);
-}
-
-#[test]
-fn register_reads_are_counted() {
-    let mut driver = Driver::new(Profile::Efa2);
-    let before = driver.device.state().register_reads;
-    driver.read(Register::Version);
-    driver.read_raw(0x1000);
-    assert_eq!(driver.device.state().register_reads, before + 2);
 }
 
 #[test]
@@ -441,80 +290,4 @@ fn rounds_of_each_protocol() {
         }
         assert_eq!(protocol_errors(&driver), 0);
     }
-}
-
-#[test]
-fn keep_alive() {
-    let mut driver = Driver::new(Profile::Efa2);
-    assert_eq!(driver.run(Duration::from_secs(5)), None);
-    driver.enable_keep_alive();
-    let period = Duration::from_secs(1);
-    assert_eq!(driver.run(Duration::ZERO), Some(driver.now + period));
-    driver.world.take_interrupts();
-    for _ in 0..40 {
-        assert_eq!(driver.run(period), Some(driver.now + period));
-        assert_eq!(driver.world.take_interrupts(), [0]);
-        let event = driver.event().unwrap();
-        assert_eq!(event.group, u16::from(AenqGroup::KeepAlive));
-        assert_eq!(event.timestamp, driver.now.as_micros() as u64);
-        assert!(driver.event().is_none());
-        driver.acknowledge_events();
-    }
-    // After a long pause of the host, one event is due, not all that it missed.
-    assert_eq!(driver.run(100 * period), Some(driver.now + period));
-    assert!(driver.event().is_some() && driver.event().is_none());
-
-    set(&mut driver, r#"{"keep_alive_ms":0}"#);
-    assert_eq!(driver.run(period), None);
-    assert_eq!(protocol_errors(&driver), 0);
-}
-
-#[test]
-fn events_wait_for_room() {
-    let mut driver = Driver::new(Profile::Efa2);
-    driver.enable_keep_alive();
-    for _ in 0..20 {
-        driver.run(Duration::from_secs(1));
-    }
-    assert_eq!(driver.device.state().events, u64::from(mock::AENQ_DEPTH));
-    assert!(driver.world.traced(&["aenq KEEP_ALIVE", "no room"]));
-    while driver.event().is_some() {}
-    driver.acknowledge_events();
-    driver.run(Duration::from_secs(1));
-    assert!(driver.event().is_some());
-    assert_eq!(protocol_errors(&driver), 0);
-    // No more events can be consumed than were posted.
-    driver.write(Register::AenqConsDb, 1000);
-    assert_eq!(protocol_errors(&driver), 1);
-}
-
-#[test]
-fn fatal_error() {
-    let mut driver = Driver::new(Profile::Efa2);
-    post_event(&mut driver, AenqGroup::FatalError.into(), 7);
-    let event = driver.event().unwrap();
-    assert_eq!((event.group, event.syndrome), (1, 7));
-    assert!(driver.status().fatal_error && driver.device.state().fatal_error);
-    driver.reset(ResetReason::Generic);
-    assert!(!driver.status().fatal_error);
-}
-
-#[test]
-fn event_without_queue() {
-    let mut driver = Driver::powered_on(Config::default());
-    post_event(&mut driver, 99, 0);
-    assert!(driver.world.traced(&["aenq group 99", "no room"]));
-    assert_eq!(protocol_errors(&driver), 0);
-}
-
-#[test]
-fn doorbells() {
-    let mut driver = Driver::new(Profile::Efa2);
-    let size = driver.device.doorbell_bar_size();
-    // A doorbell of a queue that does not exist, an offset beyond the BAR, and one between doorbells.
-    for offset in [8, size, 2] {
-        driver.device.write_doorbell(&mut driver.world, offset, 1);
-    }
-    let state = driver.device.state();
-    assert_eq!((state.doorbells, state.protocol_errors), (1, 3));
 }

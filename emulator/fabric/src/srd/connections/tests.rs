@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Bounds, and turns to send.
+
+use super::*;
+use crate::{
+    packet::{Reader, Subject},
+    srd::window::MOST,
+};
+
+#[test]
+fn responses_to_peers_are_bounded_and_shared() {
+    let (mut connections, now) = (Connections::default(), Duration::from_secs(1));
+    let qp: QpId = serde_json::from_str(r#"{"number":1,"incarnation":1}"#).unwrap();
+    let reader = Reader { qp, request: 0 };
+    let most = |connections: &mut Connections, port| {
+        let number = connections.open(now, qp, PortId(port), || 0).unwrap();
+        let mut count = 0;
+        while connections.can_respond(PortId(port)) {
+            let memory = (0, 0);
+            connections.push(number, Content::Response { reader, memory }, 1);
+            count += 1;
+        }
+        count
+    };
+    // A single peer gets the maximum, which leaves a share for each later peer.
+    assert_eq!(most(&mut connections, 0), MAX_RESPONSES);
+    let counts: Vec<_> = (1..1000).map(|port| most(&mut connections, port)).collect();
+    assert_eq!(counts[998], SHARED_RESPONSES / 1000);
+    assert!(counts.iter().sum::<usize>() < 8 * SHARED_RESPONSES);
+    // A peer that exceeds its reduced share has to wait.
+    assert!(!connections.can_respond(PortId(0)));
+}
+
+const LIMITS: Limits = Limits {
+    paths: 1,
+    multipath: true,
+    has_rate: false,
+    mtu: 1000,
+    silence: Duration::from_secs(2),
+};
+
+/// Returns the numbers of responses, of responses by queue pair, and of packets in flight.
+fn reads(connections: &Connections) -> (usize, usize, usize) {
+    let responses = connections.responses.values().sum();
+    let serving = connections.serving.values().sum();
+    (responses, serving, connections.in_flight)
+}
+
+#[test]
+fn a_failure_counts_as_a_response_until_the_peer_has_it() {
+    let (mut connections, now) = (Connections::default(), Duration::from_secs(1));
+    let qp: QpId = serde_json::from_str(r#"{"number":1,"incarnation":1}"#).unwrap();
+    let memory = (0, 0);
+    let peer = PortId(0);
+    let number = connections.open(now, qp, peer, || 0).unwrap();
+    for request in 0..3 {
+        let reader = Reader { qp, request };
+        connections.push(number, Content::Response { reader, memory }, 2000);
+    }
+    for _ in 0..4 {
+        connections.next(now, LIMITS).unwrap();
+    }
+    assert_eq!(reads(&connections), (3, 3, 4));
+    // A failed response, then the end of the queue pair.
+    connections.fail(now, number, 1, CompStatus::RemoteBadAddress);
+    assert_eq!(reads(&connections), (3, 2, 2));
+    connections.end_all(|_| true);
+    assert_eq!(reads(&connections), (3, 2, 2));
+    connections.end_all(|_| false);
+    assert_eq!(reads(&connections), (3, 0, 0));
+    let mut failures = Vec::new();
+    while let Some((number, ..)) = connections.turn() {
+        let Some(outgoing) = connections.next(now, LIMITS) else {
+            continue;
+        };
+        let data = outgoing.data;
+        let (_, header, _) = connections.find([0; 16], &data).unwrap();
+        match header.subject {
+            Subject::Failure { reader, status } => failures.push((reader.request, status)),
+            other => panic!("{other:?}"),
+        }
+        assert!(connections.end(number));
+        let ack = Ack {
+            connection: number,
+            psn: data.psn,
+            verdict: Verdict::Delivered,
+        };
+        assert!(connections.acknowledge(now, peer, &ack).is_none());
+    }
+    let abort = u8::from(CompStatus::RemoteAbort);
+    let bad = u8::from(CompStatus::RemoteBadAddress);
+    assert_eq!(failures, [(1, bad), (0, abort), (2, abort)]);
+    assert_eq!(reads(&connections), (0, 0, 0));
+    connections.sweep(now, |_| false);
+    assert_eq!(connections.len(), 0);
+}
+
+/// Sends what is possible; returns the numbers of new packets and of retransmissions.
+fn send(connections: &mut Connections, now: Duration) -> (usize, usize) {
+    let mut sent = (0, 0);
+    while connections.has_work() && connections.turn().is_some() {
+        match connections.next(now, LIMITS) {
+            Some(outgoing) if outgoing.again => sent.1 += 1,
+            Some(_) => sent.0 += 1,
+            None => {}
+        }
+    }
+    sent
+}
+
+/// Opens a connection to the device at `port`, with a message of many packets. Returns its number.
+fn open(connections: &mut Connections, now: Duration, port: usize) -> u64 {
+    let qp: QpId = serde_json::from_str(r#"{"number":1,"incarnation":1}"#).unwrap();
+    let reader = Reader { qp, request: 0 };
+    let memory = (0, 0);
+    let number = connections.open(now, qp, PortId(port), || 0).unwrap();
+    connections.push(number, Content::Response { reader, memory }, 256_000);
+    number
+}
+
+/// Acknowledges the first packet to port 0.
+fn acknowledge(connections: &mut Connections, now: Duration) {
+    let ack = Ack {
+        connection: 0,
+        psn: 0,
+        verdict: Verdict::Delivered,
+    };
+    connections.acknowledge(now, PortId(0), &ack);
+}
+
+#[test]
+fn retransmissions_need_no_room() {
+    const PEERS: usize = MAX_IN_FLIGHT / MOST as usize;
+    let (mut connections, mut now) = (Connections::default(), Duration::from_secs(1));
+    for port in 0..PEERS {
+        open(&mut connections, now, port);
+    }
+    assert_eq!(send(&mut connections, now), (MAX_IN_FLIGHT, 0));
+    // No packet arrives, and a connection without packets in flight has to wait.
+    open(&mut connections, now, PEERS);
+    for _ in 0..2 {
+        now = connections.next_due().unwrap();
+        assert_eq!(connections.expire(now).len(), PEERS);
+        assert_eq!(send(&mut connections, now), (0, MAX_IN_FLIGHT));
+    }
+    acknowledge(&mut connections, now);
+    assert_eq!(send(&mut connections, now), (1, 0));
+}
+
+#[test]
+fn closed_connections_without_a_turn_are_forgotten() {
+    let (mut connections, now) = (Connections::default(), Duration::from_secs(1));
+    let mut port = 0;
+    while connections.room() > 0 {
+        open(&mut connections, now, port);
+        port += 1;
+        send(&mut connections, now);
+    }
+    let last = open(&mut connections, now, port);
+    for port in port + 1..port + 4 * MAX_CONNECTIONS {
+        let number = open(&mut connections, now, port);
+        connections.close(number);
+        assert!(connections.active.len() <= 2 * MAX_CONNECTIONS + 1);
+    }
+    acknowledge(&mut connections, now);
+    assert_eq!(connections.turn().map(|(number, ..)| number), Some(last));
+}
+
+#[test]
+fn closed_connection_has_no_turn() {
+    let limits = LIMITS;
+    let (mut connections, now) = (Connections::default(), Duration::from_secs(1));
+    let qp: QpId = serde_json::from_str(r#"{"number":1,"incarnation":1}"#).unwrap();
+    let reader = Reader { qp, request: 0 };
+    let memory = (0, 0);
+    let mut open = |port| {
+        let number = connections.open(now, qp, PortId(port), || 0).unwrap();
+        connections.push(number, Content::Response { reader, memory }, 100_000);
+        number
+    };
+    let numbers = [open(0), open(1), open(2)];
+    connections.next(now, limits).unwrap();
+    connections.close(numbers[0]);
+    connections.close(numbers[2]);
+    // The turn of the remaining connection has just begun.
+    for _ in 0..2 * TURN {
+        assert_eq!(connections.turn(), Some((numbers[1], qp, PortId(1))));
+        connections.next(now, limits).unwrap();
+    }
+    assert_eq!(connections.active.len(), 1);
+    connections.close(numbers[1]);
+    assert_eq!(connections.turn(), None);
+    assert!(!connections.has_work());
+}

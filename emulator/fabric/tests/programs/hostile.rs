@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Packets that no honest program sends.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use efa_fabric::{Frame, Settings};
+use efa_hw::io::CompStatus;
+use efa_testing::net::{Net, Send};
+
+use super::{Arrived, Programs, join};
+
+/// Connections of another program that its limit of 64 MiB allows: each takes 656 bytes.
+const CONNECTIONS: usize = (64 << 20) / 656;
+
+#[test]
+fn frames_with_a_forged_source_are_dropped() {
+    let (mut programs, [from, to]) = Programs::srd(&Settings::default());
+    programs.nets[0].fill(&from, 0, &[7; 10]);
+    let write = Send::write(&programs.qps[1], &from, &to, 10);
+    programs.post(0, &write);
+    let frames = programs.sent(0);
+    assert_eq!(frames.len(), 1);
+    let net = &programs.nets[1];
+    let (other, _) = join(net, 9, &[[9; 16]]);
+    for frame in frames {
+        net.fabric.accept(net.now, other, frame, 1000);
+    }
+    assert_eq!(programs.nets[1].content(&to, 0, 10), [0; 10]);
+}
+
+/// Returns a program's frame as another program would send it for its own device.
+fn forged(frame: &Frame, address: [u8; 16]) -> Frame {
+    let mut value = serde_json::to_value(frame).unwrap();
+    let address = serde_json::to_value(address).unwrap();
+    if let Some(peer) = value.pointer_mut("/body/Data/header/peer") {
+        *peer = address.clone();
+    }
+    value["from"] = address;
+    serde_json::from_value(value).unwrap()
+}
+
+#[test]
+fn forged_acknowledgements_and_responses_are_dropped() {
+    const OTHER: [u8; 16] = [9; 16];
+    let (mut programs, [from, to]) = Programs::srd(&Settings::default());
+    programs.nets[1].fill(&to, 0, &[7; 100]);
+    let (other, _) = join(&programs.nets[0], 9, &[OTHER]);
+    let peer = programs.qps[1].clone();
+    for send in [
+        Send::write(&peer, &from, &to, 10),
+        Send::read(&peer, &from, &to, 100),
+    ] {
+        programs.post(0, &send);
+        let mut completion = None;
+        // The other program sends copies of all of the peer's frames first. The peer's own frames follow.
+        while completion.is_none() {
+            programs.carry(0);
+            let frames = programs.sent(1);
+            assert!(!frames.is_empty(), "the peer sends nothing");
+            let net = &programs.nets[0];
+            for frame in &frames {
+                net.fabric
+                    .accept(net.now, other, forged(frame, OTHER), 1000);
+            }
+            assert_eq!(programs.poll(0), None);
+            for frame in frames {
+                programs.accept(0, frame);
+            }
+            completion = programs.poll(0);
+        }
+        assert_eq!(completion.unwrap().status, 0);
+    }
+    assert_eq!(programs.nets[0].content(&from, 10, 90), [7; 90]);
+}
+
+#[test]
+fn a_response_is_no_longer_than_its_read() {
+    const LENGTH: usize = 100;
+    let (mut programs, [from, to]) = Programs::srd(&Settings::default());
+    programs.nets[1].fill(&to, 0, &[7; LENGTH]);
+    let read = Send::read(&programs.qps[1], &from, &to, LENGTH as u32);
+    programs.post(0, &read);
+    programs.carry(0);
+    let answered = programs.sent(1);
+    let response = answered
+        .iter()
+        .find(|frame| frame.payload() == LENGTH)
+        .expect("a response");
+    for (offset, length) in [
+        (1, LENGTH),
+        (LENGTH, LENGTH),
+        (u32::MAX as usize - 5, LENGTH),
+        (0, LENGTH + 1),
+        (0, 2 * LENGTH),
+    ] {
+        let mut value = serde_json::to_value(response).unwrap();
+        value["body"]["Data"]["data"]["offset"] = offset.into();
+        value["body"]["Data"]["data"]["length"] = length.into();
+        value["body"]["Data"]["payload"] = vec![9; length].into();
+        programs.accept(0, serde_json::from_value(value).unwrap());
+        assert_eq!(programs.poll(0), None);
+    }
+    for frame in answered {
+        programs.accept(0, frame);
+    }
+    let completion = programs.poll(0);
+    assert_eq!(completion.unwrap().status, 0);
+    assert_eq!(programs.nets[0].content(&from, 0, LENGTH), [7; LENGTH]);
+}
+
+/// Returns a function that forges parts of a program's message as another program's, by connection and packet number. Each
+/// connection is that of another queue pair. The floor of the parts is 0: they report no earlier packet as concluded.
+fn parts(frame: &Frame, address: [u8; 16]) -> impl Fn(u64, u64) -> Frame + use<> {
+    const PLACES: [&str; 3] = ["111111111", "222222222", "65535"];
+    let mut value = serde_json::to_value(forged(frame, address)).unwrap();
+    value["body"]["Data"]["header"]["peer_qp"] = u16::MAX.into();
+    let data = value.pointer_mut("/body/Data/data").unwrap();
+    data["connection"] = PLACES[0].parse::<u64>().unwrap().into();
+    data["psn"] = PLACES[1].parse::<u64>().unwrap().into();
+    data["floor"] = 0.into();
+    let text = value.to_string();
+    move |connection, psn| {
+        let text = text
+            .replace(PLACES[0], &connection.to_string())
+            .replace(PLACES[1], &psn.to_string())
+            .replace(PLACES[2], &connection.to_string());
+        serde_json::from_str(&text).unwrap()
+    }
+}
+
+#[test]
+fn queued_acknowledgements_of_another_program_are_bounded() {
+    // Limit of 8 MiB for all its devices, of which each acknowledgement takes 256 bytes.
+    const MOST: u32 = (8 << 20) / 256;
+    const OTHERS: [[u8; 16]; 2] = [[8; 16], [9; 16]];
+    let (mut programs, [_, from]) = Programs::srd(&Settings::default());
+    let send = Send::message(&programs.qps[0], &from, 10);
+    programs.post(1, &send);
+    // The peer responds that it is not ready.
+    programs.carry(1);
+    let genuine = programs.sent(0).pop().unwrap();
+    assert_eq!(genuine.payload(), 0);
+    let net = &mut programs.nets[1];
+    let arrived = Arc::new(Arrived::default());
+    net.fabric.set_tap(Arc::clone(&arrived) as _);
+    let (other, _) = join(net, 9, &OTHERS);
+    for address in OTHERS {
+        let text = serde_json::to_string(&forged(&genuine, address)).unwrap();
+        for _ in 0..MOST / 2 + 10 {
+            let frame = serde_json::from_str(&text).unwrap();
+            // A budget of 0: the packet stays queued.
+            net.fabric.accept(net.now, other, frame, 0);
+        }
+    }
+    net.run();
+    assert_eq!(arrived.0.load(Ordering::Relaxed), MOST);
+}
+
+#[test]
+fn unroutable_packets_leave_no_state() {
+    const OTHERS: [[u8; 16]; 2] = [[8; 16], [9; 16]];
+    let (mut programs, [from, to]) = Programs::srd(&Settings::default());
+    // A message for a queue pair that does not exist, and a response to a read that does not exist.
+    let mut send = Send::message(&programs.qps[1], &from, 10);
+    send.peer_qp += 1;
+    programs.post(0, &send);
+    let message = programs.sent(0).pop().unwrap();
+    let read = Send::read(&programs.qps[0], &to, &from, 10);
+    programs.post(1, &read);
+    programs.carry(1);
+    let answers = programs.sent(0);
+    let response = answers.iter().find(|frame| frame.payload() == 10).unwrap();
+    let net = &mut programs.nets[1];
+    let (other, wire) = join(net, 9, &OTHERS);
+    let count = CONNECTIONS / 2 + 1000;
+    for frame in [&message, response] {
+        for address in OTHERS {
+            let part = parts(frame, address);
+            for connection in 0..count as u64 {
+                let frame = part(connection, 7);
+                net.fabric.accept(net.now, other, frame, 1000);
+                assert!(!wire.take().is_empty(), "{connection}");
+            }
+        }
+    }
+    // The message is not recorded, but its acknowledgement has the status.
+    let answer = |net: &Net| {
+        let frame = parts(&message, OTHERS[0])(0, 7);
+        net.fabric.accept(net.now, other, frame, 1000);
+        serde_json::to_value(wire.take().pop().unwrap()).unwrap()
+    };
+    let status = u8::from(CompStatus::RemoteBadDestQpn);
+    assert_eq!(answer(net)["body"]["Ack"]["verdict"]["Failed"], status);
+}
+
+#[test]
+fn state_of_another_program_is_bounded() {
+    const OTHERS: [[u8; 16]; 3] = [[7; 16], [8; 16], [9; 16]];
+    let (mut programs, [from, to]) = Programs::srd(&Settings::default());
+    let write = Send::write(&programs.qps[1], &from, &to, 10);
+    programs.post(0, &write);
+    let genuine = programs.sent(0).pop().unwrap();
+    let net = &mut programs.nets[1];
+    let (other, wire) = join(net, 9, &OTHERS);
+    for address in OTHERS {
+        net.handle_of(&programs.qps[1], address);
+    }
+    let parts = OTHERS.map(|address| parts(&genuine, address));
+    let is_answered = |net: &Net, device: usize, connection: u64, psn: u64| {
+        let frame = parts[device](connection, psn);
+        net.fabric.accept(net.now, other, frame, 1000);
+        !wire.take().is_empty()
+    };
+    let mut answered = 0;
+    for device in 0..OTHERS.len() {
+        for connection in 0..40_000 {
+            answered += usize::from(is_answered(net, device, connection, 0));
+        }
+    }
+    assert_eq!(answered, CONNECTIONS);
+    // The remaining room is less than another connection takes.
+    let gap = (2..100).take_while(|psn| is_answered(net, 1, 0, *psn));
+    assert!(gap.count() < 656 / 40);
+    // Packets in order need no further room. Others are treated as lost.
+    assert!(!is_answered(net, 0, 0, 2));
+    assert!(is_answered(net, 0, 0, 1));
+    assert!(is_answered(net, 0, 0, 2));
+    // Other programs have room of their own.
+    programs.accept(1, genuine);
+    assert_eq!(programs.wait(0).status, 0);
+    // Idle connections are dropped eventually.
+    let net = &mut programs.nets[1];
+    net.run_for(Duration::from_secs(70));
+    assert!(is_answered(net, 2, 40_000, 0));
+}

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Registers, and the entries of queues other than the admin queue.
+
+use efa_hw::{
+    admin::{Opcode, Status, mr},
+    aenq, eq as eqe,
+    features::FeatureId,
+    io, regs,
+    wire::Undefined,
+};
+
+use super::sparse;
+
+#[test]
+fn events() {
+    assert_eq!(
+        aenq::AenqEntry {
+            group: aenq::AenqGroup::KeepAlive.into(),
+            syndrome: 0x0102,
+            flags: aenq::AenqFlags { phase: true },
+            timestamp: 0x1112_1314_1516_1718,
+            data: [0xff; 48],
+        }
+        .encode(),
+        sparse(&[
+            (0, &[4, 0, 2, 1, 1]),
+            (8, &[0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11]),
+            (16, &[0xff; 48]),
+        ])
+    );
+    assert_eq!(aenq::AenqGroup::KeepAlive.mask(), 0x10);
+    let event = eqe::Eqe {
+        common: eqe::EqeCommon {
+            phase: true,
+            event_type: 0xff,
+        },
+        cqn: 0x0102,
+    };
+    assert_eq!(event.encode(), sparse(&[(0, &[0xff, 0x01]), (8, &[2, 1])]));
+}
+
+#[test]
+fn registers() {
+    use regs::Register;
+
+    assert_eq!(Register::ALL.len(), 21);
+    assert_eq!(Register::try_from(0x58), Ok(Register::DevSts));
+    assert_eq!(Register::try_from(0x0c), Err(Undefined(0x0c)));
+    assert_eq!(Register::DevSts.name(), "DEV_STS");
+
+    let caps = regs::Caps {
+        contiguous_queue_required: true,
+        reset_timeout: 10,
+        dma_addr_width: 48,
+        admin_cmd_timeout: 3,
+    };
+    assert_eq!(caps.into_raw(), 0x0003_3015);
+    assert_eq!(regs::Caps::from_raw(0x0003_3015), caps);
+    assert_eq!(regs::Caps::DEFINED, 0x000f_ff3f);
+
+    let reset = regs::DevCtl {
+        dev_reset: true,
+        aq_restart: false,
+        reset_reason: regs::ResetReason::Shutdown.into(),
+    };
+    assert_eq!(reset.into_raw(), 0x6000_0001);
+
+    let caps = regs::AqCaps {
+        depth: 32,
+        entry_size: 64,
+    };
+    assert_eq!(caps.into_raw(), 0x0040_0020);
+    let caps = regs::EventRingCaps {
+        depth: 16,
+        entry_size: 64,
+        msix_vector: 3,
+    };
+    assert_eq!(caps.into_raw(), 0x0340_0010);
+    let read = regs::MmioRegRead {
+        req_id: 0x0102,
+        reg_off: 0x58,
+    };
+    assert_eq!(read.into_raw(), 0x0058_0102);
+    let doorbell = regs::EqDb {
+        eqn: 0x0102,
+        arm: true,
+    };
+    assert_eq!(doorbell.into_raw(), 0x8000_0102);
+    assert_eq!(regs::IntrMask { masked: true }.into_raw(), 1);
+    assert_eq!(regs::Version { minor: 2, major: 1 }.into_raw(), 0x0102);
+    let version = regs::ControllerVersion {
+        subminor: 4,
+        minor: 3,
+        major: 2,
+        implementation: 1,
+    };
+    assert_eq!(version.into_raw(), 0x0102_0304);
+    let status = regs::DevSts {
+        ready: true,
+        reset_in_progress: true,
+        ..Default::default()
+    };
+    assert_eq!(status.into_raw(), 0b1001);
+    let status = regs::DevSts {
+        fatal_error: true,
+        ..Default::default()
+    };
+    assert_eq!(status.into_raw(), 0x20);
+    let response = regs::ReadlessResponse {
+        req_id: 0x0102,
+        reg_off: 0x58,
+        reg_val: 0x0304_0506,
+    };
+    assert_eq!(response.encode(), [2, 1, 0x58, 0, 6, 5, 4, 3]);
+}
+
+#[test]
+fn work_requests() {
+    assert_eq!(
+        io::FastMrRegReq {
+            lkey: 0x0102_0304,
+            permissions: mr::RegMrPermissions {
+                local_write_enable: true,
+                remote_write_enable: false,
+                remote_read_enable: true,
+            },
+            flags: io::FastMrRegFlags {
+                phys_page_size_shift: 12,
+                pbl_mode: io::PblMode::Direct.into(),
+            },
+            iova: 0x1112_1314_1516_1718,
+            mr_length: 0x2122_2324_2526_2728,
+            pbl: 0x3132_3334_3536_3738,
+        }
+        .encode(),
+        sparse(&[
+            (0, &[4, 3, 2, 1, 0b101, 0b010_1100]),
+            (8, &[0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11]),
+            (16, &[0x28, 0x27, 0x26, 0x25, 0x24, 0x23, 0x22, 0x21]),
+            (24, &[0x38, 0x37, 0x36, 0x35, 0x34, 0x33, 0x32, 0x31]),
+        ])
+    );
+    assert_eq!(
+        io::FastMrInvReq { lkey: 0x0102_0304 }.encode(),
+        sparse(&[(0, &[4, 3, 2, 1])])
+    );
+    let key = io::Key {
+        region: 0x8_0102,
+        generation: 0xf,
+    };
+    assert_eq!(key.into_raw(), 0x00f8_0102);
+    assert_eq!(io::Key::from_raw(0xfff8_0102), key);
+}
+
+#[test]
+fn codes() {
+    assert_eq!(Opcode::ALL.len(), 26);
+    assert_eq!(Opcode::try_from(0), Err(Undefined(0)));
+    assert_eq!(Opcode::try_from(24), Err(Undefined(24)));
+    assert_eq!(Opcode::try_from(30), Err(Undefined(30)));
+    assert_eq!(Status::try_from(8), Err(Undefined(8)));
+    assert_eq!(FeatureId::try_from(8), Err(Undefined(8)));
+    for (number, &opcode) in (1..=21).chain(25..=29).zip(Opcode::ALL) {
+        assert_eq!(Opcode::try_from(number), Ok(opcode));
+        assert_eq!(u8::from(opcode), number);
+    }
+    let names = ["SEND", "RDMA_READ", "RDMA_WRITE", "FAST_REG", "FAST_INV"];
+    assert_eq!(io::OpType::ALL.len(), names.len());
+    for (number, name) in (0..).zip(names) {
+        assert_eq!(io::OpType::try_from(number).unwrap().to_string(), name);
+    }
+    let modes = [io::PblMode::Inline, io::PblMode::Direct].map(u8::from);
+    assert_eq!(modes, [0, 1]);
+    assert_eq!(format!("{:>12}|", Opcode::RegMr), "      REG_MR|");
+    assert_eq!(
+        Undefined(24).to_string(),
+        "0x18 has no meaning in the interface"
+    );
+}
