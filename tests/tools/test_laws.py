@@ -81,12 +81,14 @@ class Laws(support.TemporaryCache):
             "emulator/vfio/src/socket.rs",
             "let late = start.elapsed();\n#[cfg(test)]\nmod tests {\n    assert!(start.elapsed() < LIMIT);\n}\n",
         )
+        self.write("emulator/vfio/src/socket/tests.rs", "let end = start.elapsed();\n")
         self.write("emulator/vfio/tests/guest.rs", "let runtime = Runtime::new(1, Instant::now());\nlet end = Instant::now() + LIMIT;\n")
         self.write("tools/lib/steps.py", "start = time.monotonic()\n")
         self.assertEqual(
             laws.no_clock(),
             [
                 "emulator/vfio/src/socket.rs:4: assert!(start.elapsed() < LIMIT);",
+                "emulator/vfio/src/socket/tests.rs:1: let end = start.elapsed();",
                 "emulator/vfio/tests/guest.rs:2: let end = Instant::now() + LIMIT;",
                 "tests/debug/run.sh:1: start=$SECONDS",
                 "tests/kselftest/killed.py:1: start = time.monotonic()",
@@ -166,6 +168,13 @@ class Laws(support.TemporaryCache):
         self.assertEqual(laws.little_c(), [])
         self.write("efa_rs/ffi/b.h", "int y;\n" * 100)
         self.assertEqual(laws.little_c(), ["efa_rs/ffi/a.c: 320 lines", "efa_rs/ffi/b.h: 100 lines"])
+
+    def test_a_long_file(self):
+        self.write("emulator/vfio/src/dma.rs", "\n" * 500)
+        self.write("efa_rs/verbs/qp.rs", "\n" * 501)
+        self.assertEqual(laws.short_files(), [])
+        self.write("emulator/vfio/tests/guest/main.rs", "\n" * 501)
+        self.assertEqual(laws.short_files(), ["emulator/vfio/tests/guest/main.rs: 501 lines"])
 
     def test_a_link_that_leads_nowhere(self):
         self.write(

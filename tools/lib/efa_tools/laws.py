@@ -13,6 +13,7 @@ RELEASE_ALLOWED = re.compile(r"efa_rs/(sys|ffi)(/|\.rs$)")
 RELEASE = re.compile(r"\blinux_\d+_\d+\b")
 UNSAFE = re.compile(r"\bunsafe\b")
 C_LINES = 420
+FILE_LINES = 500
 CLIENTS_HEADER = "efa_rs/include/efa_verbs.h"
 # The folders that each folder of the driver may name, as in Documentation/architecture.md. All may name version.rs.
 ARROWS = {
@@ -93,6 +94,12 @@ def little_c():
     if sum(counts.values()) < C_LINES:
         return []
     return [f"{name}: {count} lines" for name, count in counts.items()]
+
+
+def short_files():
+    """No file of the emulator has more than 500 lines."""
+    counts = {name: len(lines(name)) for name in files("emulator/*.rs")}
+    return [f"{name}: {count} lines" for name, count in counts.items() if count > FILE_LINES]
 
 
 def no_mirror():
@@ -190,7 +197,7 @@ RUST_TESTS = re.compile(r"^mod tests \{")
 def tests_of(name):
     """Returns the lines of a file that are tests: all, or only the module of tests in a file with other code."""
     numbered = lines(name)
-    if "/src/" not in name or not name.endswith(".rs"):
+    if "/src/" not in name or not name.endswith(".rs") or name.endswith("/tests.rs"):
         return numbered
     start = next((number for number, (_, line) in enumerate(numbered) if RUST_TESTS.match(line)), len(numbered))
     return numbered[start:]
@@ -267,6 +274,7 @@ ALL = (
     own_reasons,
     releases_in_their_folders,
     little_c,
+    short_files,
     no_mirror,
     no_clock,
     effects_are_tested,
