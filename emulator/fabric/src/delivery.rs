@@ -26,13 +26,16 @@ pub(crate) enum Delivered {
     Done,
     /// A command occupies the sender or the receiver. The port is woken when the command ends.
     Later(Packet),
-    /// A command occupies the receiver. The payload is placed but not processed: see [`finish`].
+    /// A command occupies the receiver. The payload is placed but not processed: see [`Transfer::finish`].
     Unfinished,
 }
 
-/// The receiver of a packet, and its sender if that is a device of this program.
-pub(crate) struct Ends<'a, G: Guest> {
+/// A transfer of payload to an endpoint.
+pub(crate) struct Transfer<'a, G: Guest> {
+    pub(crate) wire: &'a Wire,
+    pub(crate) now: Duration,
     pub(crate) to: &'a Endpoint<G>,
+    /// The sender, if it is a device of this program.
     pub(crate) sender: Option<&'a Endpoint<G>>,
 }
 
@@ -47,240 +50,213 @@ enum Rest<M> {
     Unplaced(Unplaced),
 }
 
-/// Delivers a part of a message to an endpoint, and acknowledges it to the sender.
-pub(crate) fn deliver<G: Guest>(
-    wire: &Wire,
-    now: Duration,
-    ends: &Ends<'_, G>,
-    packet: Packet,
-    woken: &mut Woken,
-) -> Delivered {
-    let Body::Data(data, origin) = &packet.body else {
-        return Delivered::Done;
-    };
-    for _ in 0..TRIES {
-        let (located, remembered) = match (origin, ends.sender) {
-            (Origin::Program(carried), _) => {
-                let payload = Payload::Inline(carried.payload.as_slice().into());
-                let header = carried.header;
-                (Some(Located { header, payload }), &carried.remembered)
-            }
-            (Origin::Device(_), Some(sender)) => match sender.lock_for(ends.to.port) {
-                Some(mut state) => (state.locate(now, data), &sender.remembered),
-                None => return Delivered::Later(packet),
-            },
-            (Origin::Device(_), None) => return Delivered::Done,
+impl<G: Guest> Transfer<'_, G> {
+    /// Delivers a part of a message to an endpoint, and acknowledges it to the sender.
+    pub(crate) fn deliver(&self, packet: Packet, woken: &mut Woken) -> Delivered {
+        let Body::Data(data, origin) = &packet.body else {
+            return Delivered::Done;
         };
-        // The sender no longer has this message, so the packet is dropped.
-        let Some(Located { header, payload }) = located else {
-            fail(wire, now, ends, data, Unplaced::Gone, woken);
-            break;
+        for _ in 0..TRIES {
+            let (located, remembered) = match (origin, self.sender) {
+                (Origin::Program(carried), _) => {
+                    let payload = Payload::Inline(carried.payload.as_slice().into());
+                    let header = carried.header;
+                    (Some(Located { header, payload }), &carried.remembered)
+                }
+                (Origin::Device(_), Some(sender)) => match sender.lock_for(self.to.port) {
+                    Some(mut state) => (state.locate(self.now, data), &sender.remembered),
+                    None => return Delivered::Later(packet),
+                },
+                (Origin::Device(_), None) => return Delivered::Done,
+            };
+            // The sender no longer has this message, so the packet is dropped.
+            let Some(Located { header, payload }) = located else {
+                self.fail(data, Unplaced::Gone, woken);
+                break;
+            };
+            let part = Part {
+                from: packet.from,
+                data,
+                header: &header,
+                remembered,
+            };
+            match self.place(&packet, part, &payload, woken) {
+                Rest::Nothing => break,
+                Rest::All => return Delivered::Later(packet),
+                Rest::Report(placement, written) => {
+                    let remembered = remembered.clone();
+                    *self.to.unfinished.lock() = Some(Copied {
+                        packet,
+                        header,
+                        remembered,
+                        placement,
+                        written,
+                    });
+                    return Delivered::Unfinished;
+                }
+                Rest::Unplaced(Unplaced::Busy) => {}
+                Rest::Unplaced(unplaced) => {
+                    self.fail(data, unplaced, woken);
+                    break;
+                }
+            }
+        }
+        Delivered::Done
+    }
+
+    /// Lets a receiver process payload that was placed while a command occupied it.
+    pub(crate) fn finish(&self, copied: Copied<G::Memory>, woken: &mut Woken) -> Delivered {
+        let Copied {
+            packet,
+            header,
+            remembered,
+            placement,
+            written,
+        } = copied;
+        let Body::Data(data, _) = &packet.body else {
+            return Delivered::Done;
         };
         let part = Part {
             from: packet.from,
             data,
             header: &header,
-            remembered,
+            remembered: &remembered,
         };
-        match place(wire, now, ends, &packet, part, &payload, woken) {
-            Rest::Nothing => break,
-            Rest::All => return Delivered::Later(packet),
+        match self.report(&packet, part, (placement, written), woken) {
+            Rest::Nothing => Delivered::Done,
+            Rest::All | Rest::Unplaced(Unplaced::Busy) => Delivered::Later(packet),
             Rest::Report(placement, written) => {
-                let remembered = remembered.clone();
-                *ends.to.unfinished.lock() = Some(Copied {
+                *self.to.unfinished.lock() = Some(Copied {
                     packet,
                     header,
                     remembered,
                     placement,
                     written,
                 });
-                return Delivered::Unfinished;
+                Delivered::Unfinished
             }
-            Rest::Unplaced(Unplaced::Busy) => {}
             Rest::Unplaced(unplaced) => {
-                fail(wire, now, ends, data, unplaced, woken);
-                break;
+                self.fail(data, unplaced, woken);
+                Delivered::Done
             }
         }
     }
-    Delivered::Done
-}
 
-/// Lets a receiver process payload that was placed while a command occupied it.
-pub(crate) fn finish<G: Guest>(
-    wire: &Wire,
-    now: Duration,
-    ends: &Ends<'_, G>,
-    copied: Copied<G::Memory>,
-    woken: &mut Woken,
-) -> Delivered {
-    let Copied {
-        packet,
-        header,
-        remembered,
-        placement,
-        written,
-    } = copied;
-    let Body::Data(data, _) = &packet.body else {
-        return Delivered::Done;
-    };
-    let part = Part {
-        from: packet.from,
-        data,
-        header: &header,
-        remembered: &remembered,
-    };
-    match report(wire, now, ends, &packet, part, (placement, written), woken) {
-        Rest::Nothing => Delivered::Done,
-        Rest::All | Rest::Unplaced(Unplaced::Busy) => Delivered::Later(packet),
-        Rest::Report(placement, written) => {
-            *ends.to.unfinished.lock() = Some(Copied {
-                packet,
-                header,
-                remembered,
-                placement,
-                written,
-            });
-            Delivered::Unfinished
+    /// Fails the message of a packet if its payload cannot be read from the sender's memory. If a command occupies the sender,
+    /// the packet is dropped, and its retransmission fails again.
+    fn fail(&self, data: &Data, unplaced: Unplaced, woken: &mut Woken) {
+        let Some(sender) = self.sender else {
+            return;
+        };
+        if unplaced == Unplaced::Lost {
+            if let Some(mut state) = sender.lock_now() {
+                state.fail(self.now, data, CompStatus::LocalInvalidLkey);
+            }
         }
-        Rest::Unplaced(unplaced) => {
-            fail(wire, now, ends, data, unplaced, woken);
-            Delivered::Done
-        }
+        // The sender may have ended the message, and may have to send a failure to a reading peer.
+        self.wire.wake(sender.port, woken);
     }
-}
 
-/// Fails the message of a packet if its payload cannot be read from the sender's memory. If a command occupies the sender, the
-/// packet is dropped, and its retransmission fails again.
-fn fail<G: Guest>(
-    wire: &Wire,
-    now: Duration,
-    ends: &Ends<'_, G>,
-    data: &Data,
-    unplaced: Unplaced,
-    woken: &mut Woken,
-) {
-    let Some(sender) = ends.sender else {
-        return;
-    };
-    if unplaced == Unplaced::Lost {
-        if let Some(mut state) = sender.lock_now() {
-            state.fail(now, data, CompStatus::LocalInvalidLkey);
+    /// Sends the verdict to the sender of a packet. On a network without delay, a sender in this program processes it
+    /// immediately, unless a command occupies that sender.
+    fn answer(&self, packet: &Packet, ack: Ack, woken: &mut Woken) {
+        let (from, to) = (packet.to, packet.from);
+        let load = Load {
+            packets: 1,
+            bytes: 0,
+        };
+        let packet = Packet {
+            from,
+            to,
+            path: packet.path,
+            body: Body::Ack(ack, None),
+        };
+        self.wire.show(&packet, true, None);
+        if self.wire.is_denied(&packet) {
+            return;
+        }
+        // An acknowledgement that cannot be sent counts as lost.
+        let Ok(sent) = self
+            .wire
+            .network
+            .send(self.now, (from.0, to.0), packet.path, load, packet)
+        else {
+            return;
+        };
+        let Some(packet) = sent.arrived else {
+            return;
+        };
+        match self.sender.and_then(Endpoint::lock_now) {
+            Some(mut state) => {
+                self.wire.show(&packet, false, None);
+                state.acknowledge(self.now, from, &ack);
+                drop(state);
+                self.wire.wake(to, woken);
+            }
+            None => self.wire.arrive(packet, woken),
         }
     }
-    // The sender may have ended the message, and may have to send a failure to a reading peer.
-    wire.wake(sender.port, woken);
-}
 
-/// Sends the verdict to the sender of a packet. On a network without delay, a sender in this program processes it immediately,
-/// unless a command occupies that sender.
-fn answer<G: Guest>(
-    wire: &Wire,
-    now: Duration,
-    sender: Option<&Endpoint<G>>,
-    packet: &Packet,
-    ack: Ack,
-    woken: &mut Woken,
-) {
-    let (from, to) = (packet.to, packet.from);
-    let load = Load {
-        packets: 1,
-        bytes: 0,
-    };
-    let packet = Packet {
-        from,
-        to,
-        path: packet.path,
-        body: Body::Ack(ack, None),
-    };
-    wire.show(&packet, true, None);
-    if wire.is_denied(&packet) {
-        return;
-    }
-    // An acknowledgement that cannot be sent counts as lost.
-    let Ok(sent) = wire
-        .network
-        .send(now, (from.0, to.0), packet.path, load, packet)
-    else {
-        return;
-    };
-    let Some(packet) = sent.arrived else {
-        return;
-    };
-    match sender.and_then(Endpoint::lock_now) {
-        Some(mut state) => {
-            wire.show(&packet, false, None);
-            state.acknowledge(now, from, &ack);
-            drop(state);
-            wire.wake(to, woken);
+    /// Places payload at an endpoint, and acknowledges it to the sender.
+    fn place(
+        &self,
+        packet: &Packet,
+        part: Part<'_>,
+        payload: &Payload<G::Memory>,
+        woken: &mut Woken,
+    ) -> Rest<G::Memory> {
+        let flip = self.wire.network.flips(part.data.length);
+        let Some(mut state) = self.to.lock_for(self.to.port) else {
+            return Rest::All;
+        };
+        let placement = match state.receive(self.now, part, flip) {
+            Received::Place(placement) => placement,
+            Received::Answer(verdict) => {
+                drop(state);
+                self.answer(packet, part.ack(verdict), woken);
+                return Rest::Nothing;
+            }
+            Received::Silence => return Rest::Nothing,
+        };
+        // This thread must not block while it holds the pin.
+        let pinned = state.guest.pins().pin();
+        drop(state);
+        let written = copy(payload, &placement);
+        drop(pinned);
+        // The sender is notified before the receiver's program. So the sender's completion precedes any reply from that program.
+        // On hardware, a reply takes longer, too, and perftest relies on this order. Nothing that follows can fail.
+        if written == Ok(Ok(())) {
+            let ack = part.ack(Verdict::Delivered);
+            self.answer(packet, ack, woken);
         }
-        None => wire.arrive(packet, woken),
+        self.report(packet, part, (placement, written), woken)
     }
-}
 
-/// Places payload at an endpoint, and acknowledges it to the sender.
-fn place<G: Guest>(
-    wire: &Wire,
-    now: Duration,
-    ends: &Ends<'_, G>,
-    packet: &Packet,
-    part: Part<'_>,
-    payload: &Payload<G::Memory>,
-    woken: &mut Woken,
-) -> Rest<G::Memory> {
-    let flip = wire.network.flips(part.data.length);
-    let Some(mut state) = ends.to.lock_for(ends.to.port) else {
-        return Rest::All;
-    };
-    let placement = match state.receive(now, part, flip) {
-        Received::Place(placement) => placement,
-        Received::Answer(verdict) => {
-            drop(state);
-            answer(wire, now, ends.sender, packet, part.ack(verdict), woken);
-            return Rest::Nothing;
+    /// Lets an endpoint process the result of a copy. If the payload could not be written, the sender gets the verdict.
+    fn report(
+        &self,
+        packet: &Packet,
+        part: Part<'_>,
+        (placement, written): (Placement<G::Memory>, Written),
+        woken: &mut Woken,
+    ) -> Rest<G::Memory> {
+        let Some(mut state) = self.to.lock_for(self.to.port) else {
+            return Rest::Report(placement, written);
+        };
+        let written = match written {
+            Ok(written) => written,
+            Err(unplaced) => {
+                state.not_placed(placement);
+                return Rest::Unplaced(unplaced);
+            }
+        };
+        let received = state.placed(self.now, self.wire, part, placement, written);
+        drop(state);
+        if let (Received::Answer(verdict), Err(_)) = (received, written) {
+            self.answer(packet, part.ack(verdict), woken);
         }
-        Received::Silence => return Rest::Nothing,
-    };
-    // This thread must not block while it holds the pin.
-    let pinned = state.guest.pins().pin();
-    drop(state);
-    let written = copy(payload, &placement);
-    drop(pinned);
-    // The sender is notified before the receiver's program. So the sender's completion precedes any reply from that program. On
-    // hardware, a reply takes longer, too, and perftest relies on this order. Nothing that follows can fail.
-    if written == Ok(Ok(())) {
-        let ack = part.ack(Verdict::Delivered);
-        answer(wire, now, ends.sender, packet, ack, woken);
+        Rest::Nothing
     }
-    report(wire, now, ends, packet, part, (placement, written), woken)
-}
-
-/// Lets an endpoint process the result of a copy. If the payload could not be written, the sender gets the verdict.
-fn report<G: Guest>(
-    wire: &Wire,
-    now: Duration,
-    ends: &Ends<'_, G>,
-    packet: &Packet,
-    part: Part<'_>,
-    (placement, written): (Placement<G::Memory>, Written),
-    woken: &mut Woken,
-) -> Rest<G::Memory> {
-    let Some(mut state) = ends.to.lock_for(ends.to.port) else {
-        return Rest::Report(placement, written);
-    };
-    let written = match written {
-        Ok(written) => written,
-        Err(unplaced) => {
-            state.not_placed(placement);
-            return Rest::Unplaced(unplaced);
-        }
-    };
-    let received = state.placed(now, wire, part, placement, written);
-    drop(state);
-    if let (Received::Answer(verdict), Err(_)) = (received, written) {
-        answer(wire, now, ends.sender, packet, part.ack(verdict), woken);
-    }
-    Rest::Nothing
 }
 
 /// Copies payload to its place, unless it is unavailable; returns whether it was written.

@@ -9,7 +9,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::{
     Frame, PathCounters, Settings, Tap,
-    delivery::{self, Delivered, Ends, Occupied},
+    delivery::{self, Delivered, Occupied, Transfer},
     endpoint::Endpoint,
     inbox::Popped,
     links::{JoinError, Link, LinkId, Links, Newcomer, Peer, Session},
@@ -265,11 +265,13 @@ impl<G: Guest> Fabric<G> {
         let unfinished = endpoint.unfinished.lock().take();
         if let Some(copied) = unfinished {
             let sender = self.endpoint(copied.packet.from);
-            let ends = Ends {
+            let transfer = Transfer {
+                wire: &self.wire,
+                now,
                 to: endpoint,
                 sender: sender.as_deref(),
             };
-            match delivery::finish(&self.wire, now, &ends, copied, woken) {
+            match transfer.finish(copied, woken) {
                 Delivered::Done => received += 1,
                 Delivered::Later(packet) => endpoint.mailbox.put_back(packet),
                 Delivered::Unfinished => return (0, false),
@@ -326,11 +328,13 @@ impl<G: Guest> Fabric<G> {
             }
             Body::Data(..) => {
                 let sender = self.endpoint(packet.from);
-                let ends = Ends {
+                let transfer = Transfer {
+                    wire,
+                    now,
                     to,
                     sender: sender.as_deref(),
                 };
-                return delivery::deliver(wire, now, &ends, packet, woken);
+                return transfer.deliver(packet, woken);
             }
         }
         Delivered::Done

@@ -10,7 +10,7 @@ use crate::{
     data_path::DataPath,
     profile::bars::Bars,
     protocol_error::ProtocolError,
-    resources::{Resources, failure::Failure, mr::Registration},
+    resources::{Resources, failure::Failure, mr::Registration, qp::Used},
 };
 
 /// Parts of a device that commands access.
@@ -147,7 +147,7 @@ fn dispatch(
         // `register` executes the first one.
         Opcode::RegMr | Opcode::Service => Err(Status::UnsupportedOpcode.into()),
         Opcode::CreateQp => run(entry, |c: CreateQp| {
-            qps.create(attributes, bars, pds, uars, cqs, &c)
+            qps.create(attributes, bars, Used { pds, uars, cqs }, &c)
         }),
         Opcode::QueryQp => run(entry, |c: QueryQp| qps.query(&c)),
         Opcode::CreateAh => run(entry, |c: CreateAh| ahs.create(attributes, pds, &c)),

@@ -105,6 +105,7 @@ impl DataPath {
         }
         Ok(NoData {})
     }
+
     pub(crate) fn destroy_qp(
         &mut self,
         host: &mut dyn Host,

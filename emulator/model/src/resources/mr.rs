@@ -441,6 +441,7 @@ impl Mrs {
             r_key: l_key | REMOTE_KEY,
         })
     }
+
     pub(crate) fn dereg(
         &mut self,
         pds: &mut Pds,

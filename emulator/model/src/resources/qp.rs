@@ -82,6 +82,13 @@ pub(crate) struct Qps {
     last: u16,
 }
 
+/// Objects of the kinds that a queue pair uses.
+pub(crate) struct Used<'a> {
+    pub(crate) pds: &'a mut Pds,
+    pub(crate) uars: &'a mut Uars,
+    pub(crate) cqs: &'a mut Cqs,
+}
+
 impl Qps {
     pub(crate) fn len(&self) -> usize {
         self.table.len()
@@ -205,13 +212,12 @@ impl Qps {
         u16::try_from(handle).map_err(|_| Status::IllegalParameter)
     }
 
+    /// Creates a queue pair, which becomes a user of its objects.
     pub(crate) fn create(
         &mut self,
         attributes: &Attributes,
         bars: &Bars,
-        pds: &mut Pds,
-        uars: &mut Uars,
-        cqs: &mut Cqs,
+        Used { pds, uars, cqs }: Used<'_>,
         command: &CreateQp,
     ) -> Result<CreateQpResponse, Status> {
         let qp_type = QpType::try_from(command.qp_type).map_err(|_| Status::IllegalParameter)?;
@@ -284,6 +290,7 @@ impl Qps {
             llq_descriptors_offset: llq,
         })
     }
+
     pub(crate) fn query(&self, command: &QueryQp) -> Result<QueryQpResponse, Status> {
         let qp = self.table.get(Self::number(command.qp_handle)?)?;
         Ok(QueryQpResponse {
