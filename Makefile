@@ -60,7 +60,7 @@ help:
 	@echo '  make check-life      failure, recovery and removal of devices under load   DRIVER= FLAVOUR= (or debug) ROUNDS= TESTS= MINUTES= SEED='
 	@echo '  make rdma-core       rdma-core'\''s own tests in a guest   DRIVER= FLAVOUR= USERLAND='
 	@echo '  make rdma-core-diff  the same with both drivers, and the differences of their results   FLAVOUR= USERLAND='
-	@echo '  make interop         data between guests: contents, perftest, libfabric, Open MPI   DRIVER= FLAVOUR= USERLAND= PROGRAM= CASE='
+	@echo '  make interop         data between guests: contents, perftest, libfabric, Open MPI   DRIVER= FLAVOUR= USERLAND= PROGRAM= CASE= ROUNDS='
 	@echo '  make disturb         leftovers of guests with a random process killed, and of guests on a busy host   KILLS= RUNS= LOAD='
 	@echo '  make soak            a million messages between four guests   DRIVER= FLAVOUR='
 	@echo '  make check-arm64     modules, selftests, abi-diff and data between guests on kernels of arm64, also with pages of 16 KiB'
@@ -86,7 +86,7 @@ help:
 	@echo 'PROGRAM   only this one of what is run, such as objects_faults'
 	@echo 'CASE      only test cases that are named like this, such as CASE='\''create_qp*'\'
 	@echo 'JUNIT     of all of these tests: a file in which the results are written as JUnit'\''s XML, too'
-	@echo 'ROUNDS    how many rounds each test has, and how often attack kills one of two emulators (default: few)'
+	@echo 'ROUNDS    how many rounds each test has, and how often attack kills one of two emulators (default: few; interop: one)'
 	@echo 'KILLS     of how many guests a part is killed (default: 50)'
 	@echo 'RUNS      how many guests have a busy host (default: 20)'
 	@echo 'KEEP      1: fuzz-driver replaces the corpus that make check replays'
@@ -198,7 +198,7 @@ rdma-core:
 
 .PHONY: interop
 interop:
-	@tools/check $@ $(combination) --userland=$(USERLAND) $(part)
+	@tools/check $@ $(combination) --userland=$(USERLAND) $(part) $(ROUNDS:%=--rounds %)
 
 .PHONY: rdma-core-diff
 rdma-core-diff:

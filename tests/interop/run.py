@@ -22,6 +22,8 @@ import perftest
 from selftest import Failed, Suite, emulator, equal, wait_until
 
 FOLDER = Path(__file__).resolve().parent
+# How often each test runs.
+ROUNDS = int(os.environ.get("EFA_ROUNDS") or 1)
 CONTENTS_PORT, EFA4_PORT = 7100, 7101
 # Parts for two guests, and for more than two.
 PARTS, MORE_PARTS = ("contents", "efa4", "perftest", "libfabric", "mpi"), ("soak", "mpi")
@@ -143,7 +145,8 @@ def main(parts, short, good):
 
             def run(condition=condition, test=test):
                 with conditions.applied(condition):
-                    test()
+                    for _ in range(ROUNDS):
+                        test()
 
             suite.add(name + condition.suffix, run, needs_emulator=condition is not conditions.GOOD or "soak" in parts)
     if "contents" in parts and not good:

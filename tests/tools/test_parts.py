@@ -141,6 +141,9 @@ class Interop(support.TemporaryCache):
     def test_a_part_and_its_cases(self):
         self.assertEqual(self.parts(program="perftest", case="ib_send*"), [(2, ["perftest"], "EFA_CASES='ib_send*' ")])
 
+    def test_rounds(self):
+        self.assertEqual(self.parts(program="mpi", rounds=200), [(2, ["mpi"], "EFA_ROUNDS=200 ")])
+
     def test_what_four_guests_do(self):
         self.assertEqual(self.parts(program="soak"), [(4, ["soak"], "")])
 

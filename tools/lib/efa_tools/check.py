@@ -117,9 +117,10 @@ def rdma_core(drivers, flavour, chosen=userland.STABLE):
     return Job(name, lambda: suite.rdma_core(drivers, flavour, chosen), 110 * len(drivers), after=after)
 
 
-def interop(driver, flavour, short, chosen=userland.STABLE, program="", case=""):
+def interop(driver, flavour, short, chosen=userland.STABLE, program="", case="", rounds=None):
     name = part(f"interop {driver} {flavour}{' short' * short}", chosen if chosen != userland.STABLE else "", program, case)
-    return guest_job(name, lambda: suite.interop(driver, flavour, short, chosen, program, case), 230, driver, flavour, memory=6, cores=2)
+    run = functools.partial(suite.interop, driver, flavour, short, chosen, program, case, rounds)
+    return guest_job(name, run, 230, driver, flavour, memory=6, cores=2)
 
 
 def sample(name, flavour):

@@ -336,6 +336,7 @@ def check_parser():
         if name == "interop":
             command.add_argument("--short", action="store_true", help="only the part that make check runs")
             add_part(command, "a part of tests/interop/run.py: contents, efa4, perftest, libfabric, mpi or soak")
+            command.add_argument("--rounds", type=positive, metavar="N", help="how often each test runs (default: once)")
         if name in ("interop", "rdma-core"):
             add_userland(command)
     command = suites.add_parser("rdma-core-diff", help="compare the results of rdma-core's tests with both drivers")
@@ -456,7 +457,7 @@ def jobs_of(arguments):
         case "peer-memory":
             return [check.peer_memory(arguments.flavour)]
         case "interop":
-            which = arguments.short, arguments.userland, arguments.program, arguments.case
+            which = arguments.short, arguments.userland, arguments.program, arguments.case, arguments.rounds
             return [check.interop(arguments.driver, arguments.flavour, *which)]
         case "rdma-core":
             return [check.rdma_core((arguments.driver,), arguments.flavour, arguments.userland)]

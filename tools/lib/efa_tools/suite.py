@@ -53,6 +53,11 @@ def cases(pattern):
     return f"EFA_CASES={shlex.quote(pattern)} " if pattern else ""
 
 
+def repeated(rounds):
+    """Returns the setting of how many rounds programs run, if that is not their own choice."""
+    return f"EFA_ROUNDS={rounds} " if rounds else ""
+
+
 def kselftest_part(driver, flavour, program, case=""):
     """Some of the kernel selftests, or of the test cases of one."""
     chosen = programs(program)
@@ -125,7 +130,7 @@ def kverbs(flavour, rounds=None):
     A device is removed `rounds` times, or as often as the tests choose.
     """
     options = {"share": client_modules(toolroot.kernel(flavour)), "timeout": LIMIT + KVERBS_ROUND * (rounds or 0)}
-    local = f"{f'EFA_ROUNDS={rounds} ' if rounds else ''}/efa-rs/tests/kverbs/kverbs.py"
+    local = f"{repeated(rounds)}/efa-rs/tests/kverbs/kverbs.py"
     between = "/efa-rs/tests/kverbs/between.py /share/kverbs_client.ko /share/rdma_exchange.ko"
     if flavour == toolroot.DEBUG:
         between = f"EFA_SLOW_KERNEL=4 {between}"
@@ -186,9 +191,9 @@ def pair(flavour):
     return between_guests(f"pair of guests {flavour}", 2, arguments, "rust", flavour)
 
 
-def interop(driver, flavour, short=False, chosen=userland.STABLE, program="", case=""):
+def interop(driver, flavour, short=False, chosen=userland.STABLE, program="", case="", rounds=None):
     """Tests data between guests: contents, and third-party software, of which libfabric and MPI run only with our driver. With the
-    next userland, only software that uses its rdma-core runs.
+    next userland, only software that uses its rdma-core runs. Each test runs `rounds` times, or once.
     """
     name = f"interop {driver} {flavour}{' short' * short}{' next' * (chosen == userland.NEXT)}"
     length = ["short"] * short
@@ -204,10 +209,11 @@ def interop(driver, flavour, short=False, chosen=userland.STABLE, program="", ca
     elif case:
         # The test of four guests has no test cases to choose from.
         parts.pop(4, None)
+    environment = repeated(rounds) + cases(case)
     total = Tally()
     for guests, what in parts.items():
-        timeout = LIMIT if short else 2 * LIMIT
-        total += between_guests(f"{name} {guests} guests", guests, length + what, driver, flavour, timeout, cases(case), userland=chosen)
+        timeout = (LIMIT if short else 2 * LIMIT) * (rounds or 1)
+        total += between_guests(f"{name} {guests} guests", guests, length + what, driver, flavour, timeout, environment, userland=chosen)
     return total
 
 
