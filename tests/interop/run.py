@@ -22,7 +22,7 @@ import perftest
 from selftest import Failed, Suite, emulator, equal, wait_until
 
 FOLDER = Path(__file__).resolve().parent
-# How often each test runs.
+# How often each program runs on a network.
 ROUNDS = int(os.environ.get("EFA_ROUNDS") or 1)
 CONTENTS_PORT, EFA4_PORT = 7100, 7101
 # Parts for two guests, and for more than two.

@@ -85,14 +85,13 @@ impl<G: Guest> Transfer<'_, G> {
                 Rest::All => return Delivered::Later(packet),
                 Rest::Report(placement, written) => {
                     let remembered = remembered.clone();
-                    *self.to.unfinished.lock() = Some(Copied {
+                    return self.postpone(Copied {
                         packet,
                         header,
                         remembered,
                         placement,
                         written,
                     });
-                    return Delivered::Unfinished;
                 }
                 Rest::Unplaced(Unplaced::Busy) => {}
                 Rest::Unplaced(unplaced) => {
@@ -125,21 +124,24 @@ impl<G: Guest> Transfer<'_, G> {
         match self.report(&packet, part, (placement, written), woken) {
             Rest::Nothing => Delivered::Done,
             Rest::All | Rest::Unplaced(Unplaced::Busy) => Delivered::Later(packet),
-            Rest::Report(placement, written) => {
-                *self.to.unfinished.lock() = Some(Copied {
-                    packet,
-                    header,
-                    remembered,
-                    placement,
-                    written,
-                });
-                Delivered::Unfinished
-            }
+            Rest::Report(placement, written) => self.postpone(Copied {
+                packet,
+                header,
+                remembered,
+                placement,
+                written,
+            }),
             Rest::Unplaced(unplaced) => {
                 self.fail(data, unplaced, woken);
                 Delivered::Done
             }
         }
+    }
+
+    /// Keeps payload until the command that occupies the receiver has ended.
+    fn postpone(&self, copied: Copied<G::Memory>) -> Delivered {
+        *self.to.unfinished.lock() = Some(copied);
+        Delivered::Unfinished
     }
 
     /// Fails the message of a packet if its payload cannot be read from the sender's memory. If a command occupies the sender,

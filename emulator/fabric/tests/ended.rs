@@ -2,18 +2,12 @@
 
 //! Queue pairs that end: the transport holds little on their behalf, however many there are.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
-use efa_fabric::{Denied, PortId, Record, Settings, Tap};
+use efa_fabric::{Denied, PortId, Settings};
 use efa_hw::admin::qp::{QpState, QpType};
 use efa_model::Overrides;
-use efa_testing::net::{DEPTH, Net, Qp, Region, Send};
+use efa_testing::net::{Arrivals, DEPTH, Net, Qp, Region, Send};
 
 /// Number of times that queue pairs end.
 const CYCLES: usize = 20;
@@ -79,20 +73,6 @@ fn queue_pairs_that_are_destroyed() {
     }
 }
 
-/// Counter of packets that arrive.
-#[derive(Debug, Default)]
-struct Arrived(AtomicUsize);
-
-impl Tap for Arrived {
-    fn snap(&self) -> u32 {
-        0
-    }
-
-    fn show(&self, _: PortId, has_left: bool, _: Record) {
-        self.0.fetch_add(usize::from(!has_left), Ordering::Relaxed);
-    }
-}
-
 #[test]
 fn queue_pairs_with_packets_in_a_slow_network() {
     const MOST: usize = 32 << 10;
@@ -101,7 +81,7 @@ fn queue_pairs_with_packets_in_a_slow_network() {
         ..Settings::default()
     };
     let (mut net, mut a, b) = Net::pair(slow);
-    let arrived = Arc::new(Arrived::default());
+    let arrived = Arc::new(Arrivals::default());
     net.fabric.set_tap(Arc::clone(&arrived) as _);
     let (own, theirs) = (net.region(&a, 64, 0), net.region(&b, 64, 0));
     let write = Send::write(&b, &own, &theirs, 256 << 10);
@@ -115,5 +95,5 @@ fn queue_pairs_with_packets_in_a_slow_network() {
         net.driver(a.port, |driver| a.start(driver));
     }
     net.run_for(Duration::from_secs(11));
-    assert_eq!(arrived.0.load(Ordering::Relaxed), MOST);
+    assert_eq!(arrived.take(), MOST);
 }

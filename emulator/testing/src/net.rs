@@ -9,6 +9,7 @@
     reason = "fields and methods are named as in the interface"
 )]
 
+mod arrivals;
 mod computer;
 mod networks;
 
@@ -27,6 +28,7 @@ use efa_hw::{
 use efa_model::{Config, Device, Overrides, Profile, State};
 
 pub use self::{
+    arrivals::Arrivals,
     computer::{Computer, Pages},
     networks::networks,
 };

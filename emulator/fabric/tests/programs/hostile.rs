@@ -2,16 +2,13 @@
 
 //! Packets that no honest program sends.
 
-use std::{
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use efa_fabric::{Frame, Settings};
 use efa_hw::io::CompStatus;
-use efa_testing::net::{Net, Send};
+use efa_testing::net::{Arrivals, Net, Send};
 
-use super::{Arrived, Programs, join};
+use super::{Programs, join};
 
 /// Connections of another program that its limit of 64 MiB allows: each takes 656 bytes.
 const CONNECTIONS: usize = (64 << 20) / 656;
@@ -135,7 +132,7 @@ fn parts(frame: &Frame, address: [u8; 16]) -> impl Fn(u64, u64) -> Frame + use<>
 #[test]
 fn queued_acknowledgements_of_another_program_are_bounded() {
     // Limit of 8 MiB for all its devices, of which each acknowledgement takes 256 bytes.
-    const MOST: u32 = (8 << 20) / 256;
+    const MOST: usize = (8 << 20) / 256;
     const OTHERS: [[u8; 16]; 2] = [[8; 16], [9; 16]];
     let (mut programs, [_, from]) = Programs::srd(&Settings::default());
     let send = Send::message(&programs.qps[0], &from, 10);
@@ -145,7 +142,7 @@ fn queued_acknowledgements_of_another_program_are_bounded() {
     let genuine = programs.sent(0).pop().unwrap();
     assert_eq!(genuine.payload(), 0);
     let net = &mut programs.nets[1];
-    let arrived = Arc::new(Arrived::default());
+    let arrived = Arc::new(Arrivals::default());
     net.fabric.set_tap(Arc::clone(&arrived) as _);
     let (other, _) = join(net, 9, &OTHERS);
     for address in OTHERS {
@@ -157,7 +154,7 @@ fn queued_acknowledgements_of_another_program_are_bounded() {
         }
     }
     net.run();
-    assert_eq!(arrived.0.load(Ordering::Relaxed), MOST);
+    assert_eq!(arrived.take(), MOST);
 }
 
 #[test]

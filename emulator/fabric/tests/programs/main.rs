@@ -6,14 +6,11 @@ mod hostile;
 mod transfers;
 
 use std::{
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU32, Ordering},
-    },
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
-use efa_fabric::{Frame, JoinError, Link, LinkId, Newcomer, PortId, Record, Settings, Tap};
+use efa_fabric::{Frame, JoinError, Link, LinkId, Newcomer, PortId, Settings};
 use efa_hw::{
     admin::qp::QpType,
     io::{Cdesc, CompStatus},
@@ -193,19 +190,5 @@ impl Programs {
             }
         }
         panic!("no completion arrives");
-    }
-}
-
-/// Counts packets that arrive at devices.
-#[derive(Debug, Default)]
-struct Arrived(AtomicU32);
-
-impl Tap for Arrived {
-    fn snap(&self) -> u32 {
-        0
-    }
-
-    fn show(&self, _: PortId, has_left: bool, _: Record) {
-        self.0.fetch_add(u32::from(!has_left), Ordering::Relaxed);
     }
 }

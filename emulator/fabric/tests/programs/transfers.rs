@@ -2,20 +2,17 @@
 
 //! Messages between programs, and programs that are gone.
 
-use std::{
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use efa_fabric::{JoinError, PortId, Settings};
 use efa_hw::{admin::qp::QpType, io::CompStatus};
 use efa_model::Profile;
 use efa_testing::{
-    net::{Net, Send, pattern},
+    net::{Arrivals, Net, Send, pattern},
     qp::status,
 };
 
-use super::{Arrived, Programs, join, newcomer, try_join};
+use super::{Programs, join, newcomer, try_join};
 
 fn networks() -> [Settings; 2] {
     [
@@ -93,7 +90,7 @@ fn oversized_datagrams_are_dropped() {
     let genuine = programs.sent(0).pop().unwrap();
     programs.receive(&to, 12_000);
     // They do not reach the device, which would drop them, too.
-    let arrived = Arc::new(Arrived::default());
+    let arrived = Arc::new(Arrivals::default());
     let fabric = &programs.nets[1].fabric;
     fabric.set_tap(Arc::clone(&arrived) as _);
     for (length, arrives) in [(MTU + 1, false), (12_000, false), (MTU, true)] {
@@ -102,8 +99,7 @@ fn oversized_datagrams_are_dropped() {
         programs.accept(1, serde_json::from_value(value).unwrap());
         let completion = programs.poll(1);
         assert_eq!(completion.is_some(), arrives, "{completion:?}");
-        let shown = arrived.0.swap(0, Ordering::Relaxed);
-        assert_eq!(shown, u32::from(arrives), "{length}");
+        assert_eq!(arrived.take(), usize::from(arrives), "{length}");
     }
     let beyond = programs.nets[1].content(&to, 40 + MTU as u64, 100);
     assert_eq!(beyond, [0; 100]);

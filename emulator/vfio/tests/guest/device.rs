@@ -2,8 +2,6 @@
 
 //! The device and its interrupts, from reset to removal.
 
-use std::os::fd::AsFd;
-
 use efa_hw::{
     admin::{
         AcqHeader, Response, Status,
@@ -34,8 +32,7 @@ use super::{
 fn a_driver_resets_the_device_and_allocates() {
     let machine = Machine::start(None);
     let mut guest = machine.guest();
-    let interrupt = Interrupt::new();
-    set_vector(&mut guest, 0, &[interrupt.0.as_fd()]);
+    let interrupt = Interrupt::of(&mut guest);
     start(&mut guest);
 
     let id = guest.submit(&AllocPd::default());
@@ -70,8 +67,7 @@ fn events_arrive_without_a_message_of_the_vmm() {
     let mut guest = machine.started_guest();
     // Completed later, by the timer: the client sends nothing meanwhile.
     machine.inject(r#"{"when":{"opcode":"ALLOC_PD"},"then":{"delay_ms":50}}"#);
-    let interrupt = Interrupt::new();
-    set_vector(&mut guest, 0, &[interrupt.0.as_fd()]);
+    let interrupt = Interrupt::of(&mut guest);
     guest.submit(&AllocPd::default());
     interrupt.wait();
     assert!(guest.completion().is_some());
@@ -213,8 +209,7 @@ fn a_function_without_power_loses_its_state() {
     let mut guest = machine.started_guest();
     guest.submit(&AllocPd::default());
     guest.completion().unwrap();
-    let interrupt = Interrupt::new();
-    set_vector(&mut guest, 0, &[interrupt.0.as_fd()]);
+    let interrupt = Interrupt::of(&mut guest);
     let config = VFIO_PCI_CONFIG_REGION_INDEX;
     region_write(&mut guest, config, POWER_CONTROL, &[3]);
     // In D3hot, only the configuration space is accessible.

@@ -8,7 +8,7 @@ mod vmms;
 use std::{
     fs::File,
     io::Read,
-    os::fd::BorrowedFd,
+    os::fd::{AsFd, BorrowedFd},
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -193,8 +193,11 @@ fn region_write(guest: &mut Guest, region: u32, offset: u64, data: &[u8]) {
 struct Interrupt(File);
 
 impl Interrupt {
-    fn new() -> Self {
-        Self(File::from(eventfd(0, EventfdFlags::NONBLOCK).unwrap()))
+    /// Sets the interrupt of the guest's first vector.
+    fn of(guest: &mut Guest) -> Self {
+        let interrupt = Self(File::from(eventfd(0, EventfdFlags::NONBLOCK).unwrap()));
+        set_vector(guest, 0, &[interrupt.0.as_fd()]);
+        interrupt
     }
 
     fn take(&self) -> bool {

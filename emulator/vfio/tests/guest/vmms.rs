@@ -3,7 +3,7 @@
 //! Several VMMs of one device, and devices that are unplugged.
 
 use std::{
-    os::{fd::AsFd, unix::net::UnixStream},
+    os::unix::net::UnixStream,
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::Duration,
@@ -26,7 +26,7 @@ use vfio_user::{Client, Flags, RegionWrite};
 
 use super::{
     Interrupt, LLQ, Machine, OFFSET, RAM_SIZE, answers, connect, copy_of, copy_to, power_on,
-    power_on_again, region_read, region_write, reset, send_queues, set_vector, start,
+    power_on_again, region_read, region_write, reset, send_queues, start,
 };
 
 #[test]
@@ -52,8 +52,7 @@ fn an_unplugged_device_does_not_respond() {
     let mut guest = machine.started_guest();
     guest.submit(&AllocPd::default());
     guest.completion().unwrap();
-    let interrupt = Interrupt::new();
-    set_vector(&mut guest, 0, &[interrupt.0.as_fd()]);
+    let interrupt = Interrupt::of(&mut guest);
     machine.function.unplug();
     let state = machine.state();
     assert!(!state.plugged);
