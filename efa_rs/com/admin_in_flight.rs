@@ -171,7 +171,7 @@ impl<'bound> InFlight<'bound> {
         let header = AcqHeader::of(entry);
         if !self.rings.is_intact(entry) {
             self.messages.error(fmt!(
-                "A completion has the wrong checksum ({}) and is ignored",
+                "Received completion with invalid checksum ({}), which is ignored",
                 Hex(header.checksum.into())
             ));
             return;
@@ -185,7 +185,7 @@ impl<'bound> InFlight<'bound> {
         } else if slots.is_open() {
             // In a closed queue, the device may complete commands that were aborted.
             self.messages.error(fmt!(
-                "Ignored a completion with id {}, which is of no command in flight",
+                "Received completion with unexpected command id {}, which is ignored",
                 Hex(id.into())
             ));
         }

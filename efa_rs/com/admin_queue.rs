@@ -273,7 +273,7 @@ impl<'bound> AdminQueue<'bound> {
         self.free_slots.acquire_timeout(timeout).map_err(|_| {
             self.statistics.cmds_err.increment();
             self.messages.error(fmt!(
-                "{} timed out waiting for a slot of the admin queue",
+                "Failed to submit command {}: no slot of the admin queue became free",
                 opcode.name()
             ));
             CommandError::NoSlot
@@ -302,12 +302,17 @@ impl<'bound> AdminQueue<'bound> {
                 self.is_polled.store(true, Relaxed);
                 self.report_late(
                     opcode,
-                    "its interrupt is missing, and completions are polled from now on",
+                    "The device sent a completion but the driver didn't receive any MSI-X interrupt",
+                    "Completions are polled from now on",
                 );
             }
             Err(CommandError::Timeout) => {
                 self.health.report(Cause::CommandTimeout);
-                self.report_late(opcode, "the admin queue is closed");
+                self.report_late(
+                    opcode,
+                    "The device didn't send any completion",
+                    "Admin queue is closed",
+                );
             }
             _ => (),
         }
@@ -323,7 +328,7 @@ impl<'bound> AdminQueue<'bound> {
         self.statistics.cmds_err.increment();
         result?;
         self.messages.error(fmt!(
-            "{}({}) failed: the device returned {} ({})",
+            "Failed to process command {}({}): the device returned {} ({})",
             opcode.name(),
             started.subject,
             Status::try_from(status).map_or("an unknown status", Status::name),
@@ -335,10 +340,11 @@ impl<'bound> AdminQueue<'bound> {
     /// Logs and counts a command that was not completed in time.
     #[cold]
     #[inline(never)]
-    fn report_late(&self, opcode: Opcode, what_now: &str) {
+    fn report_late(&self, opcode: Opcode, what: &str, what_now: &str) {
         self.statistics.no_completion_cmds.increment();
         self.silence.error(fmt!(
-            "{} was not completed within {} ms; {}",
+            "{} for admin cmd {} within {} ms. {}",
+            what,
             opcode.name(),
             self.completion_timeout_ms.load(Relaxed),
             what_now

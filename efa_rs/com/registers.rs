@@ -172,7 +172,7 @@ impl<'bound> Registers<'bound> {
         // The CPU may have run something else between the last poll and the look at the clock.
         if polled.is_err() && !answered() {
             self.messages.error(fmt!(
-                "Register {} was not answered within {} us",
+                "Reading register timed out: no answer for {} within {} us",
                 register.name(),
                 timeout_us
             ));
@@ -184,7 +184,7 @@ impl<'bound> Registers<'bound> {
         let response = ReadlessResponse::decode(&reader.response.read(0));
         if response.reg_off != u16::from(register) {
             self.messages.error(fmt!(
-                "A read of register {} was answered for register {}",
+                "Reading register failed: {} was answered for register {}",
                 register.name(),
                 Hex(response.reg_off.into())
             ));

@@ -45,7 +45,7 @@ pub(super) fn reset(dev: &Device, registers: &Registers<'_>, reason: ResetReason
     if !status.ready {
         dev_err!(
             dev,
-            "The device is not ready to be reset ({})\n",
+            "Device isn't ready, can't reset device ({})\n",
             Hex(status.into_raw())
         );
         return Err(EINVAL);
@@ -66,11 +66,11 @@ pub(super) fn reset(dev: &Device, registers: &Registers<'_>, reason: ResetReason
     registers.write(Register::DevCtl, control.into_raw());
     registers.announce_response();
     wait_for(registers, true, timeout)
-        .inspect_err(|error| log::failed(dev, "A reset did not start", error))?;
+        .inspect_err(|error| log::failed(dev, "Reset indication didn't turn on", error))?;
 
     registers.write(Register::DevCtl, DevCtl::default().into_raw());
     let status = wait_for(registers, false, timeout)
-        .inspect_err(|error| log::failed(dev, "A reset did not end", error))?;
+        .inspect_err(|error| log::failed(dev, "Reset indication didn't turn off", error))?;
     if status.fatal_error {
         dev_err!(
             dev,

@@ -257,7 +257,7 @@ fn check_status(device: &BoundDevice<'_>) -> Result {
     }
     dev_err!(
         device.dev(),
-        "The device is not ready, or has failed, after its reset ({})\n",
+        "Device isn't ready, abort com init: status {} after its reset\n",
         Hex(status.into_raw())
     );
     Err(ENODEV)
@@ -300,7 +300,7 @@ fn allocate_vectors<'bound>(device: &BoundDevice<'bound>) -> Result<irq::Vectors
         .pdev()
         .alloc_irq_vectors(1, wanted, types)
         .map_err(|error| {
-            log::failed(device.dev(), "MSI-X could not be enabled", &error);
+            log::failed(device.dev(), "Failed to enable MSI-X", &error);
             ENOSPC
         })?;
     Ok(Arc::new(vectors, GFP_KERNEL)?)

@@ -295,6 +295,55 @@ fn do_not_fill_the_log() {
     });
 }
 
+/// Monitors of machines find failures by these words, which are the C driver's.
+#[test]
+fn are_reported_in_words_that_monitors_know() {
+    let (reset, status) = (r#"{"reset": true}"#, r#"{"register": "DEV_STS"}"#);
+    let (version, command) = (r#"{"register": "VERSION"}"#, r#"{"opcode": "GET_FEATURE"}"#);
+    let silence = r#"{"silence": true}"#;
+    let late = always(status, r#"{"value": 0}"#).replace("}}", r#"}, "skip": 3}"#);
+    for (rule_text, words) in [
+        (
+            always(status, r#"{"value": 0}"#),
+            "Device isn't ready, can't reset device",
+        ),
+        (late, "Device isn't ready, abort com init"),
+        (
+            always(reset, r#"{"never_starts": true}"#),
+            "Reset indication didn't turn on",
+        ),
+        (
+            always(reset, r#"{"never_ends": true}"#),
+            "Reset indication didn't turn off",
+        ),
+        (always(version, silence), "Reading register timed out"),
+        (
+            always(command, silence),
+            "The device didn't send any completion for admin cmd",
+        ),
+        (always(command, silence), "Admin queue is closed"),
+        (
+            always(command, r#"{"no_interrupt": true}"#),
+            "driver didn't receive any MSI-X interrupt for admin cmd",
+        ),
+        (
+            always(command, r#"{"status": "BAD_OPCODE"}"#),
+            "Failed to process command GET_FEATURE",
+        ),
+    ] {
+        run(|rig| {
+            rig.set(LIMITS);
+            rig.inject(rule(&rule_text));
+            sim::keep_log(true);
+            if rig.probe().is_ok() {
+                rig.remove();
+            }
+            let log = messages("err").concat();
+            assert!(log.contains(words), "{words}: {log}");
+        });
+    }
+}
+
 /// Command timeouts in ms: that which the device advises, and that which the driver uses.
 #[test]
 fn take_advice_on_time_limits() {
@@ -306,7 +355,7 @@ fn take_advice_on_time_limits() {
             sim::keep_log(true);
             assert_eq!(name_of(rig.probe()), "ETIME");
             let log = messages("").concat();
-            let wanted = format!("was not completed within {taken} ms");
+            let wanted = format!("for admin cmd SET_FEATURE within {taken} ms");
             assert!(log.contains(&wanted), "{wanted}: {log}");
         });
     }

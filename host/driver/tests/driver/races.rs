@@ -145,7 +145,7 @@ fn commands_and_a_failure() {
         rig.check_device();
         let log = sim::take_log().concat();
         assert!(log.contains("The device has failed (fatal_error)"), "{log}");
-        assert!(!log.contains("which is of no command in flight"), "{log}");
+        assert!(!log.contains("completion with unexpected command id"), "{log}");
     });
 }
 
