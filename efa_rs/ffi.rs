@@ -33,9 +33,14 @@ mod uapi;
 
 pub(crate) use uapi::UapiDefinitions;
 
-/// EFA's own uverbs methods and attributes, defined in `ffi/uapi.c`.
-pub(crate) const EFA_UAPI_DEFINITIONS: UapiDefinitions = {
+/// EFA's own uverbs methods and attributes, defined in `ffi/uapi.c`. They read four numbers behind a memory region: see
+/// `struct efa_mr_object`.
+pub(crate) const EFA_UAPI_DEFINITIONS: UapiDefinitions<[u16; 4]> = {
+    const BEHIND: usize = size_of::<ib_mr>();
+    assert!(core::mem::offset_of!(efa_mr_object, validity) == BEHIND);
+    assert!(core::mem::offset_of!(efa_mr_object, rdma_recv_ic_id) == BEHIND + 6);
     let list = (&raw const efa_uapi_definitions).cast();
-    // SAFETY: The C array is constant, and ends with a `UAPI_DEF_END` entry.
+    // SAFETY: The C array is constant, and ends with a `UAPI_DEF_END` entry. Its methods read the fields that
+    // the assertions above are about.
     unsafe { UapiDefinitions::new(list) }
 };

@@ -96,10 +96,7 @@ pub(crate) use self::{
         CqInitAttr, //
     },
     details::Details,
-    device::{
-        Device,
-        Named, //
-    },
+    device::Device,
     home::Home,
     mmap::{
         Mapping,
@@ -160,7 +157,6 @@ pub(crate) use self::{
     },
     cq::KernelCqInitAttr,
     work::{
-        length,
         InlineData,
         MrRegistration,
         PeerWr,
@@ -169,7 +165,6 @@ pub(crate) use self::{
         SendOp,
         SendWr,
         SendWrs,
-        Sge,
         WrToken, //
     },
 };

@@ -2,28 +2,32 @@
 
 //! A driver's own uverbs methods and attributes, declared in C, as only C macros can.
 
+use core::marker::PhantomData;
+
 use kernel::ffi::c_void;
 
 /// A driver's own uverbs methods and attributes, declared in C.
 ///
 /// # Invariants
 ///
-/// Points to a constant array of `struct uapi_definition` that ends with a `UAPI_DEF_END` entry.
+/// Points to a constant array of `struct uapi_definition` that ends with a `UAPI_DEF_END` entry. Its methods
+/// read at most an `S` right behind the core's structure of a memory region.
 #[derive(Clone, Copy)]
-pub(crate) struct UapiDefinitions(*const c_void);
+pub(crate) struct UapiDefinitions<S>(*const c_void, PhantomData<S>);
 
 // SAFETY: By the type invariant the array is constant.
-unsafe impl Sync for UapiDefinitions {}
+unsafe impl<S> Sync for UapiDefinitions<S> {}
 
-impl UapiDefinitions {
+impl<S> UapiDefinitions<S> {
     /// Wraps a C array of `struct uapi_definition`.
     ///
     /// # Safety
     ///
-    /// The array must never change, and must end with a `UAPI_DEF_END` entry.
+    /// The array must never change, and must end with a `UAPI_DEF_END` entry. Its methods must not read more
+    /// than an `S` behind a memory region.
     pub(crate) const unsafe fn new(list: *const c_void) -> Self {
-        // INVARIANT: The caller guarantees that the array is constant, and how it ends.
-        Self(list)
+        // INVARIANT: The caller guarantees all of it.
+        Self(list, PhantomData)
     }
 
     /// Returns the array of `struct uapi_definition`.

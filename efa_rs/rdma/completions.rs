@@ -4,17 +4,17 @@
 
 use core::{
     mem::MaybeUninit,
-    ptr::{
-        null_mut,
-        NonNull, //
-    },
+    ptr::null_mut,
     slice, //
 };
 
 use kernel::{
     ffi::c_int,
     prelude::*,
-    sync::Arc, //
+    sync::{
+        atomic::Atomic,
+        Arc, //
+    }, //
 };
 
 use super::{
@@ -22,7 +22,8 @@ use super::{
         WcOpcode,
         WcStatus, //
     },
-    work::WrToken, //
+    work::WrToken,
+    wr_layout::SendWrLayout, //
 };
 use crate::{
     ffi,
@@ -32,9 +33,22 @@ use crate::{
     },
 };
 
-/// Reference of completions to a queue pair, which it may outlive. A destroyed queue pair has no
-/// more completions.
-pub(crate) struct QpRef(AtomicPtr<ffi::ib_qp>);
+/// Reference of completions to a queue pair, which it may outlive.
+///
+/// A poll that starts after the destruction of the queue pair returns none of its completions. One that
+/// runs meanwhile may, as if it had ended before. So a client must not follow their pointer then.
+pub(crate) struct QpRef {
+    qp: AtomicPtr<ffi::ib_qp>,
+    /// Number of the queue pair, which no other one gets.
+    pub(super) id: u64,
+    /// Addresses of its completion queues, of sends and of receives. They exist as long as it does.
+    cqs: [usize; 2],
+    /// Structure of its send work requests.
+    pub(super) layout: Option<&'static SendWrLayout>,
+}
+
+/// Number of the queue pair that was created last.
+static LAST_ID: Atomic<u64> = Atomic::new(0);
 
 impl QpRef {
     /// Wraps a queue pair of the core.
@@ -42,13 +56,23 @@ impl QpRef {
     /// # Errors
     ///
     /// - [`ENOMEM`] if there is no memory.
-    pub(super) fn new(qp: NonNull<ffi::ib_qp>) -> Result<Arc<Self>> {
-        Ok(Arc::new(Self(AtomicPtr::new(qp.as_ptr())), GFP_KERNEL)?)
+    pub(super) fn new(
+        qp: *mut ffi::ib_qp,
+        cqs: [*mut ffi::ib_cq; 2],
+        layout: Option<&'static SendWrLayout>,
+    ) -> Result<Arc<Self>> {
+        let this = Self {
+            qp: AtomicPtr::new(qp),
+            id: LAST_ID.fetch_add(1, Relaxed),
+            cqs: cqs.map(|cq| cq.addr()),
+            layout,
+        };
+        Ok(Arc::new(this, GFP_KERNEL)?)
     }
 
     /// Clears the reference. No completion of the queue pair is added from now on.
     pub(super) fn forget(&self) {
-        self.0.store(null_mut(), Relaxed);
+        self.qp.store(null_mut(), Relaxed);
     }
 }
 
@@ -80,6 +104,8 @@ pub(crate) struct Received {
 
 /// Room for the completions that a client polls.
 pub(crate) struct WorkCompletions<'w> {
+    /// Address of the completion queue.
+    cq: usize,
     room: &'w mut [MaybeUninit<ffi::ib_wc>],
     /// Number of completions in `room`.
     count: usize,
@@ -92,13 +118,17 @@ impl<'w> WorkCompletions<'w> {
     ///
     /// `wc` must point to room for `count` completions, valid for the lifetime of the returned
     /// value.
-    pub(super) unsafe fn new(wc: *mut ffi::ib_wc, count: c_int) -> Self {
+    pub(super) unsafe fn new(cq: *mut ffi::ib_cq, wc: *mut ffi::ib_wc, count: c_int) -> Self {
         let room: &mut [_] = match usize::try_from(count) {
             // SAFETY: The caller guarantees that there is room.
             Ok(count) if count > 0 => unsafe { slice::from_raw_parts_mut(wc.cast(), count) },
             _ => &mut [],
         };
-        Self { room, count: 0 }
+        Self {
+            cq: cq.addr(),
+            room,
+            count: 0,
+        }
     }
 
     /// Returns the number of completions.
@@ -157,7 +187,7 @@ impl<'p> WcPlace<'p, '_> {
         }
     }
 
-    /// Fills the place, unless the queue pair was destroyed.
+    /// Fills the place, unless the queue pair was destroyed, or the work request is of another queue.
     #[inline]
     fn fill(
         self,
@@ -165,11 +195,17 @@ impl<'p> WcPlace<'p, '_> {
         opcode: WcOpcode,
         completion: &WorkCompletion<'_>,
     ) -> Option<&'p mut ffi::ib_wc> {
-        let qp = completion.qp.0.load(Relaxed);
-        if qp.is_null() {
+        let QpRef { qp, id, cqs, .. } = completion.qp;
+        let (qp, [sends, recvs]) = (qp.load(Relaxed), cqs);
+        let cq = if request.is_recv() { recvs } else { sends };
+        let WorkCompletions {
+            cq: own,
+            room,
+            count,
+        } = self.0;
+        if qp.is_null() || request.qp() != *id || cq != own {
             return None;
         }
-        let WorkCompletions { room, count } = self.0;
         let place = room.get_mut(*count)?;
         *count += 1;
         *place = MaybeUninit::zeroed();

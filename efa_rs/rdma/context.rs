@@ -155,7 +155,8 @@ impl<P: Provider> Ops<P> {
 
     /// Does nothing: its presence lets the core disassociate contexts.
     ///
-    /// The core undoes the mappings before it calls this, and destroys the objects afterwards.
+    /// The core destroys the objects first, and then undoes the mappings, before it calls this. An
+    /// entry for a mapping keeps its memory until then.
     ///
     /// # Safety
     ///

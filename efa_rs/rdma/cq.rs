@@ -13,15 +13,13 @@ use kernel::{
     sync::{
         atomic::{
             Acquire,
-            Atomic, //
+            Atomic,
+            Release, //
         },
         Arc,
         SpinLockIrq, //
     }, //
 };
-
-#[cfg(kverbs)]
-use kernel::sync::atomic::Release;
 
 use super::{
     context::Context,
@@ -59,7 +57,7 @@ struct Target(*mut ffi::ib_cq);
 unsafe impl Send for Target {}
 
 impl CqEvents {
-    /// Makes the events of a queue.
+    /// Makes the events of a queue, which have not started.
     ///
     /// # Errors
     ///
@@ -67,13 +65,12 @@ impl CqEvents {
     ///
     /// # Safety
     ///
-    /// `cq` must be valid until [`Self::forget`] is called. If `has_started` is set, its handler must be
-    /// callable.
-    pub(super) unsafe fn new(cq: *mut ffi::ib_cq, has_started: bool) -> Result<Arc<Self>> {
+    /// `cq` must be valid until [`Self::forget`] is called.
+    pub(super) unsafe fn new(cq: *mut ffi::ib_cq) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
                 cq <- new_spinlock_irq!(Target(cq), "rdma_cq_events"),
-                has_started: Atomic::new(has_started),
+                has_started: Atomic::new(false),
             }),
             GFP_KERNEL,
         )
@@ -83,15 +80,15 @@ impl CqEvents {
     ///
     /// # Safety
     ///
-    /// The handler must be callable.
-    #[cfg(kverbs)]
+    /// The queue must have been created, and its handler be callable.
     pub(super) unsafe fn start(&self) {
         // A reader of the flag sees the earlier writes of the core.
         self.has_started.store(true, Release);
     }
 
-    /// Returns whether events have an effect. For a client in the kernel, they have none before the
-    /// creation of a queue pair that uses the queue. The core completes the queue after its creation.
+    /// Returns whether events have an effect. They have none before the queue was created. For a client in
+    /// the kernel, they have none before the creation of a queue pair that uses the queue, as the core
+    /// completes the queue after its creation.
     pub(crate) fn has_started(&self) -> bool {
         self.has_started.load(Acquire)
     }
@@ -201,9 +198,9 @@ pub(crate) trait CompletionQueue<'a, P: Provider>: Sized + Send + Sync {
     #[cfg(kverbs)]
     fn poll(&self, _device: &Device<P::Data<'a>>, _completions: &mut WorkCompletions<'_>) {}
 
-    /// Requests an event for the next completion. Called in any context.
+    /// Requests an event for the next completion, solicited or not. Called in any context.
     #[cfg(kverbs)]
-    fn request_notify(&self, _device: &Device<P::Data<'a>>, _solicited_only: bool) -> Result {
+    fn request_notify(&self, _device: &Device<P::Data<'a>>) -> Result {
         Err(EOPNOTSUPP)
     }
 
@@ -306,9 +303,8 @@ impl<P: Provider> Ops<P> {
             let context = unsafe { Self::context(&udata) }?;
             // SAFETY: By the contract, the attributes are valid.
             let attr = unsafe { &*attr };
-            // SAFETY: The queue exists until it is destroyed, or this fails. Both call `forget`. The core has set
-            // the handler.
-            let events = unsafe { CqEvents::new(cq, true) }?;
+            // SAFETY: The queue exists until it is destroyed, or this fails. Both call `forget`.
+            let events = unsafe { CqEvents::new(cq) }?;
             // INVARIANT: By the contract, both are valid during the call.
             let attr = CqInitAttr {
                 cqe: attr.cqe,
@@ -321,7 +317,11 @@ impl<P: Provider> Ops<P> {
             };
             let init = P::Cq::create_user(device, &context, &attr, &udata);
             // SAFETY: By the contract, the queue is new. The events are of this queue.
-            unsafe { Self::init_cq(cq, init, &events) }
+            unsafe { Self::init_cq(cq, init, &events) }?;
+            // The handler refers to what the core frees if the creation fails.
+            // SAFETY: The queue was just created, and the core has set the handler before.
+            unsafe { events.start() };
+            Ok(0)
         })
     }
 

@@ -9,8 +9,6 @@ use core::{
 
 use kernel::{
     bindings,
-    ffi::c_void,
-    fmt,
     prelude::*,
     sync::Arc,
     types::Opaque, //
@@ -118,38 +116,6 @@ pub(super) struct Slots<D> {
 pub(super) unsafe fn dma_bufs(device: *mut ffi::ib_device) -> Arc<DmaBufs> {
     // SAFETY: The caller guarantees initialized fields. This one's offset does not depend on `D`.
     unsafe { Device::<()>::from_raw(device) }.dma_bufs().clone()
-}
-
-/// A device whose name does not change while this exists.
-///
-/// # Invariants
-///
-/// As long as this exists, the core does not rename the device, which would free its name.
-pub(crate) struct Named<'a, D>(&'a Device<D>);
-
-impl<'a, D> Named<'a, D> {
-    /// Wraps a device that keeps its name.
-    ///
-    /// # Safety
-    ///
-    /// The device must not be renamed for `'a`.
-    pub(super) unsafe fn new(device: &'a Device<D>) -> Self {
-        // INVARIANT: The caller guarantees it.
-        Self(device)
-    }
-
-    /// Returns the provider's data.
-    pub(crate) fn data(&self) -> &'a D {
-        self.0.data()
-    }
-
-    /// Logs a message with the name of the device.
-    pub(crate) fn info(&self, message: fmt::Arguments<'_>) {
-        let message: *const c_void = core::ptr::from_ref(&message).cast();
-        // SAFETY: `%pA` takes a pointer to formatted arguments; the device is valid, and by the type
-        // invariant its name as well.
-        unsafe { ffi::ibdev_info(self.0.as_raw(), c"%pA".as_char_ptr(), message) }
-    }
 }
 
 /// Returns the driver core's part of a device.

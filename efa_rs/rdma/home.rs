@@ -44,6 +44,7 @@ impl Home {
     ///
     /// # Errors
     ///
+    /// - [`EINVAL`] if there is another `%` in `pattern`, which the core reads as a format.
     /// - [`ENOMEM`] if there is no memory.
     ///
     /// # Examples
@@ -56,6 +57,11 @@ impl Home {
     /// # Ok::<(), Error>(())
     /// ```
     pub(crate) fn new(pattern: &'static CStr) -> Result<Arc<Self>> {
+        let mut formats = pattern.to_bytes().split(|byte| *byte == b'%').skip(1);
+        let first = formats.next();
+        if first.is_some_and(|rest| !rest.starts_with(b"d")) || formats.next().is_some() {
+            return Err(EINVAL);
+        }
         Arc::pin_init(
             pin_init!(Self {
                 pattern,
@@ -76,19 +82,24 @@ impl Home {
         Net(unsafe { NonNull::new_unchecked(net) })
     }
 
-    /// Calls `register` with the previous name of the device. If it had none, or the name is in use
-    /// or contains `%`, calls `register` with the pattern for new devices.
-    pub(super) fn with_name(&self, register: impl Fn(*const c_char) -> Result) -> Result {
-        let name = self.name.lock();
-        let has_name = name.first().is_some_and(|first| *first != 0);
+    /// Calls `register` with the previous name of the device, which userspace must not change. If it had
+    /// none, or the name is in use or contains `%`, calls `register` with the pattern for new devices.
+    pub(super) fn with_name(
+        &self,
+        register: impl Fn(*const c_char, ffi::rdma_nl_name_assign_type) -> Result,
+    ) -> Result {
+        let name = *self.name.lock();
         // The core treats a name with this character as a pattern.
-        if has_name && !name.contains(&(b'%' as c_char)) {
-            match register(name.as_ptr()) {
+        if name[0] != 0 && !name.contains(&(b'%' as c_char)) {
+            // Otherwise udev would rename the device as it renames new ones.
+            let by_user = ffi::rdma_nl_name_assign_type_RDMA_NAME_ASSIGN_TYPE_USER;
+            match register(name.as_ptr(), by_user) {
                 Err(error) if error == ENFILE => (),
                 result => return result,
             }
         }
-        register(self.pattern.as_char_ptr())
+        let unknown = ffi::rdma_nl_name_assign_type_RDMA_NAME_ASSIGN_TYPE_UNKNOWN;
+        register(self.pattern.as_char_ptr(), unknown)
     }
 
     /// Records the network namespace of a device.

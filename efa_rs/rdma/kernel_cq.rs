@@ -40,9 +40,8 @@ impl<P: Provider> Ops<P> {
             let device = unsafe { Self::device_of(cq) };
             // SAFETY: By the contract, the attributes are valid.
             let attr = unsafe { &*attr };
-            // SAFETY: The queue exists until it is destroyed, or this fails. Both call `forget`. The events have not
-            // started.
-            let events = unsafe { CqEvents::new(cq, false) }?;
+            // SAFETY: The queue exists until it is destroyed, or this fails. Both call `forget`.
+            let events = unsafe { CqEvents::new(cq) }?;
             // SAFETY: By the contract, the queue is valid.
             let has_events = unsafe { has_events(&*cq) };
             let attr = KernelCqInitAttr {
@@ -86,7 +85,7 @@ impl<P: Provider> Ops<P> {
         // SAFETY: By the contract, the queue was created.
         let (queue, device) = unsafe { Self::cq(cq) };
         // SAFETY: By the contract, there is room for `count` completions during the call.
-        let mut completions = unsafe { WorkCompletions::new(wc, count) };
+        let mut completions = unsafe { WorkCompletions::new(cq, wc, count) };
         queue.poll(device, &mut completions);
         // CAST: At most `count`.
         completions.count() as c_int
@@ -104,9 +103,8 @@ impl<P: Provider> Ops<P> {
         from_result(|| {
             // SAFETY: By the contract, the queue was created.
             let (queue, device) = unsafe { Self::cq(cq) };
-            let solicited_only = flags & ffi::ib_cq_notify_flags_IB_CQ_SOLICITED_MASK
-                == ffi::ib_cq_notify_flags_IB_CQ_SOLICITED;
-            queue.request_notify(device, solicited_only)?;
+            // An event for any completion is one for a solicited completion, too.
+            queue.request_notify(device)?;
             let reports_missed = flags & ffi::ib_cq_notify_flags_IB_CQ_REPORT_MISSED_EVENTS != 0;
             Ok((reports_missed && queue.has_completions(device)).into())
         })

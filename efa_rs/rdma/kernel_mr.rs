@@ -71,7 +71,8 @@ impl<P: Provider> Ops<P> {
     ) -> c_int {
         // SAFETY: By the contract, `register` has created the region.
         let (region, _) = unsafe { Self::object(mr) };
-        region.clear_pages();
+        // SAFETY: By the contract, the region is valid. The core has just set its page size.
+        region.clear_pages(unsafe { (*mr).page_size });
         // SAFETY: By the contract, region and list are valid. The core calls `set_page` with the region.
         unsafe { ffi::ib_sg_to_pages(mr, sg, sg_nents, sg_offset, Some(Self::set_page)) }
     }

@@ -14,12 +14,10 @@ use super::{
     },
     provider::Provider,
     qp::QueuePair,
-    qp_attr::QpType,
     work::{
         RecvWrs,
         SendWrs, //
-    },
-    wr_layout::SendWrLayout, //
+    }, //
 };
 use crate::ffi;
 
@@ -36,20 +34,16 @@ impl<P: Provider> Ops<P> {
         bad_wr: *mut *const ffi::ib_send_wr,
     ) -> c_int {
         // SAFETY: By the contract, `create_qp` has created the queue pair.
-        let (pair, device) = unsafe { Self::qp(qp) };
-        // SAFETY: By the contract, the queue pair is valid.
-        let layout = match QpType::from_raw(unsafe { (*qp).qp_type }) {
-            QpType::UD => Some(&SendWrLayout::UD),
-            QpType::RESERVED1 => P::Qp::SEND_WR_LAYOUT,
-            _ => None,
-        };
-        let (left, result) = match layout {
+        let (pair, device) = unsafe { Self::object(qp) };
+        // A queue pair of a program has none. Its work requests would have addresses of the program.
+        let own = pair.own.as_ref();
+        let (left, result) = match own.and_then(|own| own.layout.zip(Some(own.id))) {
             None => (wr, Err(EOPNOTSUPP)),
-            Some(layout) => {
+            Some((layout, id)) => {
                 // SAFETY: The requirement of this function guarantees valid references and this
                 // layout, except for the core's own RDMA write, whose address is zero.
-                let mut wrs = unsafe { SendWrs::new(wr, layout, Self::mr_data) };
-                let result = pair.post_send(device, &mut wrs);
+                let mut wrs = unsafe { SendWrs::new(wr, layout, id, Self::mr_data) };
+                let result = pair.data.post_send(device, &mut wrs);
                 (wrs.as_raw(), result)
             }
         };
@@ -81,12 +75,18 @@ impl<P: Provider> Ops<P> {
         bad_wr: *mut *const ffi::ib_recv_wr,
     ) -> c_int {
         // SAFETY: By the contract, `create_qp` has created the queue pair.
-        let (pair, device) = unsafe { Self::qp(qp) };
-        // SAFETY: By the contract, the work requests are valid, and so are the buffers that they point to.
-        let mut wrs = unsafe { RecvWrs::new(wr) };
-        let result = pair.post_recv(device, &mut wrs);
+        let (pair, device) = unsafe { Self::object(qp) };
+        let (left, result) = match &pair.own {
+            None => (wr, Err(EOPNOTSUPP)),
+            Some(own) => {
+                // SAFETY: By the contract, the work requests are valid, and so are the buffers that they point to.
+                let mut wrs = unsafe { RecvWrs::new(wr, own.id) };
+                let result = pair.data.post_recv(device, &mut wrs);
+                (wrs.as_raw(), result)
+            }
+        };
         // SAFETY: By the contract, there is room for a pointer.
-        unsafe { posted(bad_wr, wrs.as_raw(), result) }
+        unsafe { posted(bad_wr, left, result) }
     }
 }
 

@@ -242,7 +242,7 @@ unsafe fn map(context: *mut ffi::ib_ucontext, vma: *mut bindings::vm_area_struct
     }
     // SAFETY: The caller guarantees that this is an `Entry`. The reference keeps it alive until it is put.
     let entry = unsafe { &*core.cast::<Entry>() };
-    let size = entry.core.npages << PAGE_SHIFT;
+    let size = entry.mapping.size();
 
     let io = |pfn, prot| {
         // SAFETY: The caller guarantees that context and `vma` are valid. The entry keeps the pages alive

@@ -71,9 +71,10 @@ pub(crate) trait MemoryRegion<'a, P: Provider>: Sized + Send + Sync {
         Err(EOPNOTSUPP)
     }
 
-    /// Removes the pages for the next registration by a work request. Called in any context.
+    /// Removes the pages for the next registration by a work request, whose pages have this size in
+    /// bytes. Called in any context.
     #[cfg(kverbs)]
-    fn clear_pages(&self) {}
+    fn clear_pages(&self, _page_size: u32) {}
 
     /// Adds a page for the next registration by a work request. Called in any context.
     #[cfg(kverbs)]
@@ -96,9 +97,8 @@ pub(crate) trait MemoryRegion<'a, P: Provider>: Sized + Send + Sync {
         Self::Shared::default()
     }
 
-    /// Deregisters the memory. `lkey` is its current local key: kernel clients may have changed the
-    /// generation.
-    fn deregister(&self, _device: &Device<P::Data<'a>>, _lkey: u32) {}
+    /// Deregisters the memory.
+    fn deregister(&self, _device: &Device<P::Data<'a>>) {}
 }
 
 #[vtable]
@@ -245,8 +245,7 @@ impl<P: Provider> Ops<P> {
     ) -> c_int {
         // SAFETY: By the contract, `register` has created the region.
         let (region, device) = unsafe { Self::object(mr) };
-        // SAFETY: By the contract, the region is valid.
-        region.deregister(device, unsafe { (*mr).lkey });
+        region.deregister(device);
         // SAFETY: By the contract, the region is not used any more.
         unsafe { Self::destroy(mr) };
         // SAFETY: `register` has allocated the region. Its data was just dropped.

@@ -5,8 +5,10 @@
 use kernel::{
     ffi::{
         c_char,
-        c_int, //
+        c_int,
+        c_void, //
     },
+    fmt,
     prelude::*,
     str::CString, //
 };
@@ -23,10 +25,7 @@ use super::{
     context::Ucontext,
     counters::CounterDesc,
     cq::CompletionQueue,
-    device::{
-        Device,
-        Named, //
-    },
+    device::Device,
     mr::MemoryRegion,
     ops::{
         errno,
@@ -120,8 +119,8 @@ pub(crate) trait Provider: Sized + 'static {
     /// creation, the core passes them the input and output of the creation.
     const ROBUST_UDATA: bool = false;
 
-    /// Driver-specific methods of the core's objects.
-    const UAPI: Option<ffi::UapiDefinitions> = None;
+    /// Driver-specific methods of the core's objects. They read what memory regions share with them.
+    const UAPI: Option<UapiOf<Self>> = None;
 
     /// Number of ports of a device, which are counted from 1.
     const PORTS: u32 = 1;
@@ -157,8 +156,14 @@ pub(crate) trait Provider: Sized + 'static {
     type Mr<'a>: MemoryRegion<'a, Self>;
 
     /// Called when programs can use the device: after its registration, and after it was moved to another
-    /// network namespace.
-    fn enabled<'a>(_device: &Named<'_, Self::Data<'a>>) {}
+    /// network namespace. `log` logs a message with the name of the device.
+    fn enabled<'a>(_device: &Device<Self::Data<'a>>, _log: &dyn Fn(fmt::Arguments<'_>)) {}
+
+    /// Returns whether a device that is about to be unregistered has failed. Clients in the kernel get
+    /// the event of a fatal device error then.
+    fn has_failed<'a>(_device: &Device<Self::Data<'a>>) -> bool {
+        false
+    }
 
     /// Returns the attributes of the device.
     fn query_device<'a>(device: &Device<Self::Data<'a>>, udata: &Udata<'_>) -> Result<DeviceAttr>;
@@ -209,6 +214,10 @@ pub(crate) trait Provider: Sized + 'static {
     }
 }
 
+/// Methods that read what the memory regions of the provider `P` share.
+pub(crate) type UapiOf<P> =
+    ffi::UapiDefinitions<<<P as Provider>::Mr<'static> as MemoryRegion<'static, P>>::Shared>;
+
 /// A kind of object that a provider does not have.
 #[allow(dead_code, reason = "for providers that lack a kind of object")]
 pub(crate) enum Absent {}
@@ -235,8 +244,12 @@ impl<P: Provider> Ops<P> {
         let device = unsafe { Self::device(raw) };
         // SAFETY: By the requirement of this function, the core does not move the device.
         unsafe { device.home().note_net(raw) };
-        // SAFETY: By the requirement of this function, the core does not rename the device.
-        P::enabled(&unsafe { Named::new(device) });
+        P::enabled(device, &|message| {
+            let message: *const c_void = core::ptr::from_ref(&message).cast();
+            // SAFETY: `%pA` takes a pointer to formatted arguments. The device is valid. By the requirement of this
+            // function, the core does not rename it, which would free its name.
+            unsafe { ffi::ibdev_info(raw, c"%pA".as_char_ptr(), message) }
+        });
         0
     }
 

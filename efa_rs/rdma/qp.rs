@@ -48,7 +48,6 @@ use {
         },
         wr_layout::SendWrLayout, //
     },
-    core::ptr::NonNull,
     kernel::sync::Arc, //
 };
 
@@ -170,8 +169,8 @@ type Own = Option<core::convert::Infallible>;
 #[pin_data]
 pub(super) struct Data<T> {
     #[pin]
-    data: T,
-    own: Own,
+    pub(super) data: T,
+    pub(super) own: Own,
 }
 
 core_object!(ib_qp, (), Data<P::Qp<'a>>);
@@ -259,7 +258,16 @@ impl<P: Provider> Ops<P> {
                     // SAFETY: By the contract, the core passes null or a queue of the same client.
                     unsafe { Self::start_events(cq) };
                 }
-                let own = QpRef::new(NonNull::new(qp).ok_or(EINVAL)?)?;
+                // `rdma_rw` would post work requests of connected transports.
+                if raw.cap.max_rdma_ctxs != 0 {
+                    return Err(EOPNOTSUPP);
+                }
+                let layout = match attr.qp_type {
+                    QpType::UD => Some(&SendWrLayout::UD),
+                    QpType::RESERVED1 => P::Qp::SEND_WR_LAYOUT,
+                    _ => None,
+                };
+                let own = QpRef::new(qp, [raw.send_cq, raw.recv_cq], layout)?;
                 let signal_all = raw.sq_sig_type == ffi::ib_sig_type_IB_SIGNAL_ALL_WR;
                 let init = P::Qp::create_kernel(device, &attr, &own, signal_all);
                 // SAFETY: By the contract, the queue pair is new.
@@ -268,11 +276,7 @@ impl<P: Provider> Ops<P> {
                 // SAFETY: The queue pair was just created.
                 let (pair, _) = unsafe { Self::qp(qp) };
                 // SAFETY: By the contract, the attributes are valid. The caller reads the capacity.
-                let cap = unsafe { &mut (*init_attr).cap };
-                *cap = ffi::ib_qp_cap {
-                    max_rdma_ctxs: cap.max_rdma_ctxs,
-                    ..pair.cap().into_raw()
-                };
+                unsafe { (*init_attr).cap = pair.cap().into_raw() };
                 return Ok(0);
             }
             // SAFETY: The input is of a verb of this device.

@@ -47,7 +47,7 @@ use crate::{
 pub(crate) struct NodeInfo {
     /// GUID of the node, as the device stores it.
     pub(crate) node_guid: u64,
-    /// Number of vectors for completion events; at least one.
+    /// Number of vectors for completion events; 0 counts as one, as the core divides by it.
     pub(crate) num_comp_vectors: u32,
     /// Whether the ports have counters, if the provider can read them. The core reads them when it
     /// registers the device, and leaks their memory if that fails.
@@ -177,7 +177,11 @@ impl<'data, P: Provider> Registered<'data, P> {
         raw.node_type = ffi::RDMA_NODE_UNSPECIFIED as u8;
         raw.node_guid = info.node_guid;
         raw.phys_port_cnt = P::PORTS;
-        raw.num_comp_vectors = info.num_comp_vectors.try_into().unwrap_or(c_int::MAX);
+        raw.num_comp_vectors = info
+            .num_comp_vectors
+            .max(1)
+            .try_into()
+            .unwrap_or(c_int::MAX);
         raw.driver_def = P::UAPI.map_or(core::ptr::null(), |list| list.as_ptr().cast());
 
         // A device without DMA parameters, such as one of the faux bus, does no DMA.
@@ -187,7 +191,9 @@ impl<'data, P: Provider> Registered<'data, P> {
 
         // SAFETY: By the type invariant the home is initialized.
         let home = unsafe { Device::<P::Data<'data>>::from_raw(device) }.home();
-        home.with_name(|name| {
+        home.with_name(|name, assigned| {
+            // SAFETY: The device is valid, and not registered yet.
+            unsafe { (*device).name_assign_type = assigned };
             // SAFETY: The device is set up; `parent` is bound, and this is dropped before it is unbound.
             to_result(unsafe { ffi::ib_register_device(device, name, dma_device) })
         })?;
@@ -204,6 +210,16 @@ impl<P: Provider> Drop for Registered<'_, P> {
         // SAFETY: By the type invariant, the fields are initialized. They are dropped below.
         let fields = unsafe { Device::<P::Data<'_>>::from_raw(device) };
         if self.is_registered {
+            if P::has_failed(fields) {
+                let event = ffi::ib_event {
+                    device,
+                    // SAFETY: All zeroes are a valid element, which has numbers and null pointers.
+                    element: unsafe { core::mem::zeroed() },
+                    event: ffi::ib_event_type_IB_EVENT_DEVICE_FATAL,
+                };
+                // SAFETY: The core copies the event. The unregistration waits until it was handled.
+                unsafe { ffi::ib_dispatch_event(&event) };
+            }
             // SAFETY: By the type invariant the device is registered. The core waits for running
             // verbs, and destroys programs' objects of the device.
             unsafe { ffi::ib_unregister_device(device) };

@@ -31,16 +31,29 @@ use crate::ffi;
 /// A work request that was accepted and has not completed.
 pub(crate) struct WrToken {
     wr_id: u64,
+    /// Number of the queue pair.
+    qp: u64,
     opcode: WcOpcode,
     /// Bytes of the buffers of a receive.
     room: u32,
 }
 
 impl WrToken {
+    /// Returns the number of the queue pair.
+    pub(super) fn qp(&self) -> u64 {
+        self.qp
+    }
+
     /// Returns whether `length` bytes fit into the buffers of a receive.
     #[inline]
     pub(super) fn has_room(&self, length: u32) -> bool {
         length <= self.room
+    }
+
+    /// Returns whether it completes in the queue of receives.
+    #[inline]
+    pub(super) fn is_recv(&self) -> bool {
+        self.opcode == WcOpcode::Recv
     }
 
     /// Returns the opcode for the completion.
@@ -236,16 +249,10 @@ pub(crate) enum SendData<'w> {
 impl SendData<'_> {
     /// Returns the length in bytes, or `None` if it exceeds 32 bits.
     pub(crate) fn length(&self) -> Option<u32> {
-        match self {
-            Self::Sges(sges) | Self::Inline(InlineData(sges)) => length(sges),
-        }
+        let (Self::Sges(sges) | Self::Inline(InlineData(sges))) = self;
+        let mut lengths = sges.iter().map(Sge::length);
+        lengths.try_fold(0, u32::checked_add)
     }
-}
-
-/// Returns the total length of buffers in bytes, or `None` if it exceeds 32 bits.
-pub(crate) fn length(sges: &[Sge]) -> Option<u32> {
-    sges.iter()
-        .try_fold(0u32, |total, sge| total.checked_add(sge.length()))
 }
 
 /// Inline data.
@@ -290,7 +297,8 @@ impl<'w, Mr> MrRegistration<'w, Mr> {
         unsafe { (self.mr_of)(self.wr.mr) }
     }
 
-    /// Returns the local key of the region after the registration.
+    /// Returns the local key of the region after the registration, which the client has changed. So it
+    /// may be any key.
     pub(crate) fn lkey(&self) -> u32 {
         // SAFETY: By the type invariant the region is valid, and its client does not change it now.
         unsafe { (*self.region.as_ptr()).lkey }
@@ -306,12 +314,6 @@ impl<'w, Mr> MrRegistration<'w, Mr> {
     pub(crate) fn length(&self) -> u64 {
         // SAFETY: By the type invariant the region is valid, and its client does not change it now.
         unsafe { (*self.region.as_ptr()).length }
-    }
-
-    /// Returns the size of a page in bytes.
-    pub(crate) fn page_size(&self) -> u32 {
-        // SAFETY: By the type invariant the region is valid, and its client does not change it now.
-        unsafe { (*self.region.as_ptr()).page_size }
     }
 
     /// Returns the allowed uses of the region.
@@ -359,7 +361,10 @@ impl<'w, Ah, Mr> SendWr<'w, Ah, Mr> {
     #[inline]
     pub(crate) fn operation(&self) -> Result<SendOp<'w, Ah, Mr>> {
         let raw = self.raw();
-        let known = ffi::ib_send_flags_IB_SEND_SIGNALED | ffi::ib_send_flags_IB_SEND_INLINE;
+        // A solicited send is a hint for the peer's events, which come for all completions.
+        let known = ffi::ib_send_flags_IB_SEND_SIGNALED
+            | ffi::ib_send_flags_IB_SEND_SOLICITED
+            | ffi::ib_send_flags_IB_SEND_INLINE;
         if raw.send_flags & !known != 0 {
             return Err(EINVAL);
         }
@@ -434,12 +439,13 @@ fn completed_as(opcode: ffi::ib_wr_opcode) -> Option<WcOpcode> {
 pub(crate) struct SendWrs<'w, Ah, Mr> {
     next: *const ffi::ib_send_wr,
     layout: &'static SendWrLayout,
+    qp: u64,
     mr_of: MrOf<'w, Mr>,
     lifetime: PhantomData<(&'w ffi::ib_send_wr, &'w Ah)>,
 }
 
 impl<'w, Ah, Mr> SendWrs<'w, Ah, Mr> {
-    /// Converts the argument of the core.
+    /// Converts the argument of the core. `qp` is the number of the queue pair.
     ///
     /// # Safety
     ///
@@ -449,11 +455,13 @@ impl<'w, Ah, Mr> SendWrs<'w, Ah, Mr> {
     pub(super) unsafe fn new(
         first: *const ffi::ib_send_wr,
         layout: &'static SendWrLayout,
+        qp: u64,
         mr_of: MrOf<'w, Mr>,
     ) -> Self {
         Self {
             next: first,
             layout,
+            qp,
             mr_of,
             lifetime: PhantomData,
         }
@@ -477,6 +485,7 @@ impl<'w, Ah, Mr> SendWrs<'w, Ah, Mr> {
         Some(NextSend {
             next: &mut self.next,
             wr,
+            qp: self.qp,
         })
     }
 }
@@ -485,6 +494,7 @@ impl<'w, Ah, Mr> SendWrs<'w, Ah, Mr> {
 pub(crate) struct NextSend<'l, 'w, Ah, Mr> {
     next: &'l mut *const ffi::ib_send_wr,
     wr: SendWr<'w, Ah, Mr>,
+    qp: u64,
 }
 
 impl<'w, Ah, Mr> NextSend<'_, 'w, Ah, Mr> {
@@ -507,6 +517,7 @@ impl<'w, Ah, Mr> NextSend<'_, 'w, Ah, Mr> {
         Ok(WrToken {
             // SAFETY: Both variants of the union, an integer and a pointer, have 64 bits.
             wr_id: unsafe { (&raw const raw.__bindgen_anon_1).cast::<u64>().read() },
+            qp: self.qp,
             opcode,
             room: 0,
         })
@@ -516,19 +527,21 @@ impl<'w, Ah, Mr> NextSend<'_, 'w, Ah, Mr> {
 /// Receive work requests of a client's list that were not accepted yet.
 pub(crate) struct RecvWrs<'w> {
     next: *const ffi::ib_recv_wr,
+    qp: u64,
     lifetime: PhantomData<&'w ffi::ib_recv_wr>,
 }
 
 impl<'w> RecvWrs<'w> {
-    /// Converts the argument of the core.
+    /// Converts the argument of the core. `qp` is the number of the queue pair.
     ///
     /// # Safety
     ///
     /// The list, and the pointers in its work requests, must be valid for the lifetime of the
     /// returned value.
-    pub(super) unsafe fn new(first: *const ffi::ib_recv_wr) -> Self {
+    pub(super) unsafe fn new(first: *const ffi::ib_recv_wr, qp: u64) -> Self {
         Self {
             next: first,
+            qp,
             lifetime: PhantomData,
         }
     }
@@ -546,6 +559,7 @@ impl<'w> RecvWrs<'w> {
         Some(NextRecv {
             next: &mut self.next,
             raw,
+            qp: self.qp,
         })
     }
 }
@@ -554,6 +568,7 @@ impl<'w> RecvWrs<'w> {
 pub(crate) struct NextRecv<'l, 'w> {
     next: &'l mut *const ffi::ib_recv_wr,
     raw: &'w ffi::ib_recv_wr,
+    qp: u64,
 }
 
 impl<'w> NextRecv<'_, 'w> {
@@ -573,6 +588,7 @@ impl<'w> NextRecv<'_, 'w> {
         WrToken {
             // SAFETY: Both variants of the union, an integer and a pointer, have 64 bits.
             wr_id: unsafe { (&raw const self.raw.__bindgen_anon_1).cast::<u64>().read() },
+            qp: self.qp,
             opcode: WcOpcode::Recv,
             room,
         }

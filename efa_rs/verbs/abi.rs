@@ -35,13 +35,16 @@ pub(super) const VERSION: u32 = ffi::EFA_UVERBS_ABI_VERSION;
 pub(super) const DRIVER_ID: DriverId = DriverId::new(ffi::rdma_driver_id_RDMA_DRIVER_EFA);
 
 /// EFA's own uverbs methods and attributes.
-pub(super) const METHODS: ffi::UapiDefinitions = ffi::EFA_UAPI_DEFINITIONS;
+pub(super) const METHODS: ffi::UapiDefinitions<[u16; 4]> = ffi::EFA_UAPI_DEFINITIONS;
 
 /// The driver-defined transport that userspace may request: SRD.
 pub(super) const DRIVER_QP_TYPE_SRD: u32 = ffi::EFA_QP_DRIVER_TYPE_SRD;
 
 /// The same transport for clients in the kernel, `EFA_QPT_SRD`.
 pub(super) const KERNEL_QP_TYPE_SRD: QpType = QpType::RESERVED1;
+
+/// Bits of a region's keys that a client in the kernel changes before each registration.
+pub(super) const KEY_GENERATION: u32 = ffi::EFA_MR_GEN_MASK;
 
 /// Minimum bytes of input of `create_cq`: the input of the interface's first release.
 pub(super) const CREATE_CQ_MIN_INPUT: usize =
@@ -58,40 +61,6 @@ pub(super) const CREATE_COMP_CNTR_COMP_BUFFER: u16 =
 /// Attribute of the method that creates a completion counter: memory for the failures.
 pub(super) const CREATE_COMP_CNTR_ERR_BUFFER: u16 =
     ffi::efa_comp_cntr_create_attrs_EFA_IB_ATTR_CREATE_COMP_CNTR_ERR_BUFFER as u16;
-
-/// Interconnects through which the device reaches a memory region. `ffi/uapi.c` reads them directly
-/// after the core's region.
-#[derive(Clone, Copy, Default)]
-#[repr(C)]
-pub(crate) struct MrInterconnects {
-    /// Bit mask of the valid ids, in the order below.
-    pub(super) validity: u16,
-    /// For receives into the region.
-    pub(super) recv_ic_id: u16,
-    /// For RDMA reads of the region by peers.
-    pub(super) rdma_read_ic_id: u16,
-    /// For RDMA writes to the region by peers.
-    pub(super) rdma_recv_ic_id: u16,
-}
-
-const _: () = {
-    const BEHIND: usize = size_of::<ffi::ib_mr>();
-    assert!(
-        offset_of!(ffi::efa_mr_object, validity) == BEHIND + offset_of!(MrInterconnects, validity)
-    );
-    assert!(
-        offset_of!(ffi::efa_mr_object, recv_ic_id)
-            == BEHIND + offset_of!(MrInterconnects, recv_ic_id)
-    );
-    assert!(
-        offset_of!(ffi::efa_mr_object, rdma_read_ic_id)
-            == BEHIND + offset_of!(MrInterconnects, rdma_read_ic_id)
-    );
-    assert!(
-        offset_of!(ffi::efa_mr_object, rdma_recv_ic_id)
-            == BEHIND + offset_of!(MrInterconnects, rdma_recv_ic_id)
-    );
-};
 
 bits! {
     /// Limits that the userspace library supports.

@@ -170,10 +170,9 @@ impl<'a> rdma::CompletionQueue<'a, Verbs> for Cq<'a> {
     }
 
     #[cfg(kverbs)]
-    fn request_notify(&self, _device: &rdma::Device<Efa<'a>>, solicited_only: bool) -> Result {
-        // The device does not know which completions are solicited.
+    fn request_notify(&self, _device: &rdma::Device<Efa<'a>>) -> Result {
         match &self.ring {
-            Ring::Kernel(queue) if !solicited_only => queue.arm(),
+            Ring::Kernel(queue) => queue.arm(),
             _ => Err(EOPNOTSUPP),
         }
     }
@@ -331,7 +330,6 @@ impl<'a> Cq<'a> {
 
         udata.respond(&response.encode())?;
 
-        // Events start last: the core frees a queue that was not created, but not its events.
         let subscription = target
             .map(|target| {
                 let handler = attr.events.clone();

@@ -3,6 +3,7 @@
 //! Attributes of the device.
 
 use kernel::{
+    fmt,
     page::PAGE_SIZE,
     prelude::*,
     str::CString, //
@@ -43,7 +44,7 @@ impl rdma::Provider for Verbs {
     const DRIVER_ID: DriverId = abi::DRIVER_ID;
     const UVERBS_ABI_VERSION: u32 = abi::VERSION;
     const ROBUST_UDATA: bool = true;
-    const UAPI: Option<UapiDefinitions> = Some(abi::METHODS);
+    const UAPI: Option<UapiDefinitions<[u16; 4]>> = Some(abi::METHODS);
     const DEVICE_COUNTERS: &'static [CounterDesc] = counters::DEVICE;
     const PORT_COUNTERS: &'static [CounterDesc] = counters::PORT;
 
@@ -56,9 +57,13 @@ impl rdma::Provider for Verbs {
     type CompCntr<'a> = CompCntr<'a>;
     type Mr<'a> = Mr<'a>;
 
-    fn enabled<'a>(device: &rdma::Named<'_, Efa<'a>>) {
+    fn enabled<'a>(device: &rdma::Device<Efa<'a>>, log: &dyn Fn(fmt::Arguments<'_>)) {
         let event_queues = device.data().session.event_queues();
-        device.info(fmt!("ready, with {} event queues", event_queues));
+        log(fmt!("ready, with {} event queues", event_queues));
+    }
+
+    fn has_failed<'a>(device: &rdma::Device<Efa<'a>>) -> bool {
+        device.data().session.epoch().is_halted()
     }
 
     fn firmware_version<'a>(device: &rdma::Device<Efa<'a>>) -> Result<CString> {
@@ -112,7 +117,7 @@ impl Efa<'_> {
         Ok(NodeInfo {
             node_guid: self.attributes().device.guid,
             // CAST: There are fewer than 256 event queues.
-            num_comp_vectors: self.session.event_queues().max(1) as u32,
+            num_comp_vectors: self.session.event_queues() as u32,
             has_port_counters: counters::has_port(self)?,
         })
     }
@@ -154,17 +159,26 @@ fn query(efa: &Efa<'_>, udata: &Udata<'_>) -> Result<DeviceAttr> {
         vendor_part_id: efa.ids.device.into(),
         hw_ver: efa.ids.subsystem_device.into(),
         max_qp: queues.max_qp,
-        max_qp_wr: queues.max_sq_depth.min(queues.max_rq_depth),
+        max_qp_wr: largest(queues.max_sq_depth.min(queues.max_rq_depth)),
         max_send_sge: queues.max_wr_send_sges.into(),
         max_recv_sge: queues.max_wr_recv_sges.into(),
         max_sge_rd: queues.max_wr_rdma_sges.into(),
         max_cq: queues.max_cq,
-        max_cqe: queues.max_cq_depth,
+        max_cqe: largest(queues.max_cq_depth),
         max_mr: queues.max_mr,
         max_pd: queues.max_pd,
         max_ah: queues.max_ah,
         max_pkeys: 1,
     })
+}
+
+/// Returns the largest depth up to `limit` of a queue of a program, and of a client in the kernel, whose
+/// depths are powers of two.
+fn largest(limit: u32) -> u32 {
+    match limit.checked_ilog2() {
+        Some(shift) if cfg!(kverbs) => 1 << shift,
+        _ => limit,
+    }
 }
 
 /// Returns the capabilities of the device and the driver.

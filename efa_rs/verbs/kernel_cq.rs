@@ -97,7 +97,7 @@ struct Attached {
 struct Polled<'a> {
     rings: CompletionRings<'a>,
     pairs: RBTree<u16, Attached>,
-    /// Whether one of the queue pairs may be in error.
+    /// Whether one of the queue pairs may be in error, with work requests that have not completed.
     is_flushing: bool,
 }
 
@@ -360,6 +360,7 @@ impl<'a> KernelCq<'a> {
     /// A work item does this. A client may post in its handler, or while it holds a lock that its
     /// handler takes.
     pub(super) fn wake(&self) {
+        self.polled.lock().is_flushing = true;
         // Orders earlier posts before the check for a waiting client. Pairs with that in `arm`.
         smp_mb(Full);
         if let Some(notifier) = self.notifier.as_ref().filter(|it| it.is_awaited()) {
@@ -496,8 +497,8 @@ impl Polled<'_> {
             let Some(since) = attached.flushing_since else {
                 continue;
             };
-            self.is_flushing = true;
             attached.flush(completions, PollSide::remove_closed);
+            self.is_flushing |= !attached.queues().all(PollSide::is_empty);
             let waits = attached.queues().any(PollSide::has_posted);
             timed_out |= waits && since.elapsed() > FLUSH_TIMEOUT;
         }

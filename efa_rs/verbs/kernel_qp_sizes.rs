@@ -71,7 +71,9 @@ impl Sizes {
                 .ok_or(EINVAL)?,
         };
         // The device limits descriptors, not work requests.
-        if recv_entries > queues.max_rq_depth.min(MAX_RECV_ENTRIES) {
+        if send_depth > queues.max_sq_depth
+            || recv_entries > queues.max_rq_depth.min(MAX_RECV_ENTRIES)
+        {
             return Err(EINVAL);
         }
 

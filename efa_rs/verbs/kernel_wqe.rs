@@ -10,47 +10,41 @@ use super::{
     mr::Mr, //
 };
 use crate::{
-    hw::{
-        admin::mr::RegMrPermissions,
-        io::{
-            FastMrInvReq,
-            FastMrRegFlags,
-            FastMrRegReq,
-            OpType,
-            RemoteMemAddr,
-            TxBufDesc,
-            TxCtrl1,
-            TxMetaDesc,
-            MAX_WQE_SIZE, //
-        }, //
+    hw::io::{
+        FastMrInvReq,
+        OpType,
+        RemoteMemAddr,
+        TxBufDesc,
+        TxCtrl1,
+        TxMetaDesc,
+        MAX_WQE_SIZE, //
     },
     io::{
         Wqe, //
         WrIndex,
     },
     rdma::{
-        self,
-        Access,
         InlineData,
-        MrRegistration,
         PeerWr,
         QpType,
         RemoteMemory,
         SendData,
         SendOp,
-        SendWr,
-        Sge, //
+        SendWr, //
     },
-    sys::mmio::Slot,
 };
 
 /// Unit in which inline data is written, in bytes.
 const INLINE_PART: usize = TxBufDesc::SIZE;
 
-/// Maximum number of such units in a work request.
-const MAX_INLINE_PARTS: usize = (MAX_WQE_SIZE - TxMetaDesc::SIZE) / INLINE_PART;
+/// Inline data of a work request, with its length in bytes.
+type Inline = (
+    [[u8; INLINE_PART]; (MAX_WQE_SIZE - TxMetaDesc::SIZE) / INLINE_PART],
+    usize,
+);
 
-/// Writes a work request with the id `req_id`.
+/// Writes a work request with the id `req_id`. Nothing is written if this fails: the slot's memory is
+/// write-combining, so that a part could reach the device after the next work request in the slot.
 ///
 /// # Errors
 ///
@@ -61,40 +55,20 @@ pub(super) fn write(
     qp_type: QpType,
     limits: &Limits,
     req_id: WrIndex,
-    mut wqe: Wqe<'_>,
+    wqe: Wqe<'_>,
 ) -> Result {
-    let body = &mut wqe.body;
     match wr.operation()? {
-        SendOp::Send(wr) => {
-            let length = match wr.data() {
-                SendData::Sges(sges) => write_sges(sges, limits.send_sges, body)?,
-                SendData::Inline(inline) => write_inline(&inline, limits, body)?,
-            };
-            for_peer(OpType::Send, &wr, length, req_id, wqe)
-        }
+        SendOp::Send(wr) => for_peer(OpType::Send, &wr, None, limits, req_id, wqe),
         SendOp::RdmaWrite(wr, remote) => {
-            let data = wr.data();
-            write_remote(&remote, data.length(), body)?;
-            let length = match data {
-                SendData::Sges(sges) => write_sges(sges, limits.rdma_sges, body)?,
-                // Only a large work request has room for data after the remote address.
-                SendData::Inline(_) if limits.wqe_size < MAX_WQE_SIZE => return Err(EINVAL),
-                SendData::Inline(inline) => write_inline(&inline, limits, body)?,
-            };
-            for_peer(OpType::RdmaWrite, &wr, length, req_id, wqe)
+            for_peer(OpType::RdmaWrite, &wr, Some(remote), limits, req_id, wqe)
         }
         SendOp::RdmaRead(wr, remote) => {
-            let SendData::Sges(sges) = wr.data() else {
-                return Err(EINVAL);
-            };
-            write_remote(&remote, rdma::length(sges), body)?;
-            let length = write_sges(sges, limits.rdma_sges, body)?;
-            for_peer(OpType::RdmaRead, &wr, length, req_id, wqe)
+            for_peer(OpType::RdmaRead, &wr, Some(remote), limits, req_id, wqe)
         }
         // UD has no RDMA, and so no fast registration.
         SendOp::RegMr(_) | SendOp::LocalInv { .. } if qp_type == QpType::UD => Err(EINVAL),
         SendOp::RegMr(registration) => {
-            let request = register(&registration)?.encode();
+            let request = registration.mr().fast_reg(&registration)?.encode();
             for_region(OpType::FastReg, &request, req_id, wqe)
         }
         SendOp::LocalInv { rkey } => {
@@ -104,23 +78,43 @@ pub(super) fn write(
     }
 }
 
-/// Writes the first descriptor of a request for a peer. `length` counts inline bytes or buffers.
+/// Writes a request for a peer.
 // Always inlined: the descriptor would be assembled in memory otherwise.
 #[inline(always)]
 fn for_peer(
     op_type: OpType,
     wr: &PeerWr<'_, Ah>,
-    length: usize,
+    remote: Option<RemoteMemory>,
+    limits: &Limits,
     req_id: WrIndex,
-    wqe: Wqe<'_>,
+    mut wqe: Wqe<'_>,
 ) -> Result {
-    let imm_data = wr.imm_data();
-    wqe.finish(TxMetaDesc {
+    let body = &mut wqe.body;
+    let (data, imm_data) = (wr.data(), wr.imm_data());
+    let most = match remote {
+        Some(_) => limits.rdma_sges,
+        None => limits.send_sges,
+    };
+    let (inline, length) = match &data {
+        SendData::Sges(sges) if sges.len() <= most => (None, sges.len()),
+        SendData::Sges(_) => return Err(EINVAL),
+        SendData::Inline(data) => {
+            // Only a large work request has room for data after the remote address.
+            let room = match remote {
+                None => body.room(),
+                Some(_) if limits.wqe_size < MAX_WQE_SIZE => return Err(EINVAL),
+                Some(_) => body.room() - RemoteMemAddr::SIZE,
+            };
+            let inline = copy_inline(data, room.min(limits.inline_data))?;
+            (Some(inline.0), inline.1)
+        }
+    };
+    let meta = TxMetaDesc {
         req_id: req_id.as_raw(),
         ctrl1: TxCtrl1 {
             op_type: op_type.into(),
             has_imm: imm_data.is_some(),
-            inline_msg: matches!(wr.data(), SendData::Inline(_)),
+            inline_msg: inline.is_some(),
             ..TxCtrl1::default()
         },
         // CAST: At most the number of places, or their bytes.
@@ -131,49 +125,43 @@ fn for_peer(
         qkey: wr.remote_qkey(),
         immediate_data: imm_data.unwrap_or(0),
         ..TxMetaDesc::default()
-    });
+    };
+    let remote = match remote {
+        Some(remote) => Some(RemoteMemAddr {
+            length: data.length().ok_or(EINVAL)?,
+            rkey: remote.rkey,
+            buf_addr: remote.addr,
+        }),
+        None => None,
+    };
+
+    // There is room for what was checked above.
+    if let Some(remote) = remote {
+        body.write(&remote.encode()).ok_or(EINVAL)?;
+    }
+    if let SendData::Sges(sges) = data {
+        for sge in sges {
+            let buffer = TxBufDesc {
+                length: sge.length(),
+                lkey: sge.lkey(),
+                buf_addr: sge.addr(),
+            };
+            body.write(&buffer.encode()).ok_or(EINVAL)?;
+        }
+    }
+    for part in inline.iter().flatten().take(length.div_ceil(INLINE_PART)) {
+        body.write(part).ok_or(EINVAL)?;
+    }
+    wqe.finish(meta);
     Ok(())
 }
 
-/// Writes the descriptor of the remote memory that a work request accesses.
-#[inline]
-fn write_remote(remote: &RemoteMemory, length: Option<u32>, body: &mut Slot<'_>) -> Result {
-    let remote = RemoteMemAddr {
-        length: length.ok_or(EINVAL)?,
-        rkey: remote.rkey,
-        buf_addr: remote.addr,
-    };
-    body.write(&remote.encode()).ok_or(EINVAL)
-}
-
-/// Writes buffer descriptors, and returns their number. More than `most` are an error.
-#[inline]
-fn write_sges(sges: &[Sge], most: usize, body: &mut Slot<'_>) -> Result<usize> {
-    if sges.len() > most {
-        return Err(EINVAL);
-    }
-    for sge in sges {
-        let buffer = TxBufDesc {
-            length: sge.length(),
-            lkey: sge.lkey(),
-            buf_addr: sge.addr(),
-        };
-        body.write(&buffer.encode()).ok_or(EINVAL)?;
-    }
-    Ok(sges.len())
-}
-
-/// Writes inline data, and returns its length in bytes.
-fn write_inline(data: &InlineData<'_>, limits: &Limits, body: &mut Slot<'_>) -> Result<usize> {
-    let mut bytes = [[0; INLINE_PART]; MAX_INLINE_PARTS];
-    // After a remote address, there may be less room than in a send.
-    let most = body.room().min(limits.inline_data);
-    let place = bytes.as_flattened_mut().get_mut(..most).ok_or(EINVAL)?;
-    let length = data.copy_to(place).ok_or(EINVAL)?;
-    for part in bytes.iter().take(length.div_ceil(INLINE_PART)) {
-        body.write(part).ok_or(EINVAL)?;
-    }
-    Ok(length)
+/// Copies inline data of at most `most` bytes.
+fn copy_inline(data: &InlineData<'_>, most: usize) -> Result<Inline> {
+    let mut bytes = Inline::default();
+    let place = bytes.0.as_flattened_mut().get_mut(..most).ok_or(EINVAL)?;
+    bytes.1 = data.copy_to(place).ok_or(EINVAL)?;
+    Ok(bytes)
 }
 
 /// Writes a work request for a memory region.
@@ -194,31 +182,4 @@ fn for_region<const N: usize>(
         ..TxMetaDesc::default()
     });
     Ok(())
-}
-
-/// Converts the registration that a work request requests.
-fn register(registration: &MrRegistration<'_, Mr<'_>>) -> Result<FastMrRegReq> {
-    let access = registration.access();
-    if access.required() & !(Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE) != 0
-    {
-        return Err(EINVAL);
-    }
-    let has = |flag| access.bits() & flag != 0;
-    let (pbl_mode, pbl) = registration.mr().fast_pages()?;
-    Ok(FastMrRegReq {
-        lkey: registration.lkey(),
-        permissions: RegMrPermissions {
-            local_write_enable: has(Access::LOCAL_WRITE),
-            remote_write_enable: has(Access::REMOTE_WRITE),
-            remote_read_enable: has(Access::REMOTE_READ),
-        },
-        flags: FastMrRegFlags {
-            // CAST: Less than 32.
-            phys_page_size_shift: registration.page_size().checked_ilog2().ok_or(EINVAL)? as u8,
-            pbl_mode: pbl_mode.into(),
-        },
-        iova: registration.iova(),
-        mr_length: registration.length(),
-        pbl,
-    })
 }

@@ -8,7 +8,6 @@ use kernel::{
 };
 
 use super::{
-    abi::MrInterconnects,
     pd::Pd,
     Efa,
     Verbs, //
@@ -46,11 +45,17 @@ use crate::{
 
 #[cfg(kverbs)]
 use {
+    super::abi::KEY_GENERATION,
     crate::{
         hw::{
             admin::mr::AllocMr,
-            io::PblMode, //
+            io::{
+                FastMrRegFlags,
+                FastMrRegReq,
+                PblMode, //
+            },
         },
+        rdma::MrRegistration,
         sys::dma::Entries, //
     },
     kernel::sync::atomic::{
@@ -62,7 +67,7 @@ use {
 /// A memory region.
 pub(crate) struct Mr<'a> {
     keys: MrKeys,
-    interconnects: MrInterconnects,
+    interconnects: [u16; 4],
     memory: Memory<'a>,
 }
 
@@ -152,6 +157,10 @@ struct FastPages<'a> {
     list: Lent<'a, Entries<'a, { size_of::<u64>() }>>,
     /// Maximum number of pages.
     max: u32,
+    /// Local key of the last registration by a work request.
+    lkey: Atomic<u32>,
+    /// Bytes of a page.
+    page_size: Atomic<u32>,
     /// Number of pages.
     count: Atomic<u32>,
     /// Bus address of the first page.
@@ -160,7 +169,7 @@ struct FastPages<'a> {
 
 #[vtable]
 impl<'a> rdma::MemoryRegion<'a, Verbs> for Mr<'a> {
-    type Shared = MrInterconnects;
+    type Shared = [u16; 4];
 
     const DETAILS: &'static [&'static CStr] = &[c"page_size", c"pages"];
 
@@ -191,9 +200,10 @@ impl<'a> rdma::MemoryRegion<'a, Verbs> for Mr<'a> {
     }
 
     #[cfg(kverbs)]
-    fn clear_pages(&self) {
+    fn clear_pages(&self, page_size: u32) {
         if let Memory::Fast(pages) = &self.memory {
             pages.count.store(0, Relaxed);
+            pages.page_size.store(page_size, Relaxed);
         }
     }
 
@@ -220,13 +230,19 @@ impl<'a> rdma::MemoryRegion<'a, Verbs> for Mr<'a> {
         }
     }
 
-    fn shared(&self) -> MrInterconnects {
+    fn shared(&self) -> [u16; 4] {
         self.interconnects
     }
 
-    fn deregister(&self, device: &rdma::Device<Efa<'a>>, lkey: u32) {
+    fn deregister(&self, device: &rdma::Device<Efa<'a>>) {
         let efa = device.data();
-        let command = DeregMr { l_key: lkey };
+        let command = DeregMr {
+            l_key: match &self.memory {
+                #[cfg(kverbs)]
+                Memory::Fast(pages) => pages.lkey.load(Relaxed),
+                _ => self.keys.lkey,
+            },
+        };
         let deregister = || efa.admin().execute(&command);
         match &self.memory {
             Memory::Process(pages) => pages.memory.settle(deregister()),
@@ -377,6 +393,8 @@ impl<'a> Mr<'a> {
         let pages = FastPages {
             list: Lent::new(efa.session.epoch(), "a list of pages", list)?,
             max: max_pages,
+            lkey: Atomic::new(0),
+            page_size: Atomic::new(0),
             count: Atomic::new(0),
             first: Atomic::new(0),
         };
@@ -392,31 +410,60 @@ impl<'a> Mr<'a> {
                 .reclaim()
                 .with_new_key(alloc, |mr| (mr.l_key, mr.r_key))
         })?;
+        pages.lkey.store(allocated.l_key, Relaxed);
         Ok(Self {
             keys: MrKeys {
                 lkey: allocated.l_key,
                 rkey: allocated.r_key,
             },
-            interconnects: MrInterconnects::default(),
+            interconnects: [0; 4],
             memory: Memory::Fast(pages),
         })
     }
 
-    /// Returns the pages for a fast registration: the location of their addresses, and the address
-    /// of the only page or of the list.
+    /// Converts a registration by a work request, of pages that were added before.
     ///
     /// # Errors
     ///
-    /// - [`EINVAL`] if the region is not for fast registration, or has no pages.
+    /// - [`EINVAL`] if the region is not for fast registration, if its keys have changed in more than the
+    ///   generation, if the pages do not cover the length, or if the access is not supported.
     #[cfg(kverbs)]
-    pub(super) fn fast_pages(&self) -> Result<(PblMode, u64)> {
+    pub(super) fn fast_reg(&self, wr: &MrRegistration<'_, Self>) -> Result<FastMrRegReq> {
         let Memory::Fast(pages) = &self.memory else {
             return Err(EINVAL);
         };
-        Ok(match pages.count.load(Relaxed) {
-            0 => return Err(EINVAL),
+        let (access, lkey, iova, mr_length) = (wr.access(), wr.lkey(), wr.iova(), wr.length());
+        let supported = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
+        // The core's own convention for keys changes bits that identify the region.
+        if access.required() & !supported != 0 || (lkey ^ self.keys.lkey) & !KEY_GENERATION != 0 {
+            return Err(EINVAL);
+        }
+        let count = pages.count.load(Relaxed);
+        let shift = pages
+            .page_size
+            .load(Relaxed)
+            .checked_ilog2()
+            .ok_or(EINVAL)?;
+        let end = (iova % (1 << shift)).checked_add(mr_length).ok_or(EINVAL)?;
+        if count == 0 || end.div_ceil(1 << shift) > count.into() {
+            return Err(EINVAL);
+        }
+        pages.lkey.store(lkey, Relaxed);
+        let (pbl_mode, pbl) = match count {
             1 => (PblMode::Inline, pages.first.load(Relaxed)),
             _ => (PblMode::Direct, pages.list.dma_address()),
+        };
+        Ok(FastMrRegReq {
+            lkey,
+            permissions: permissions(access),
+            flags: FastMrRegFlags {
+                // CAST: Less than 32.
+                phys_page_size_shift: shift as u8,
+                pbl_mode: pbl_mode.into(),
+            },
+            iova,
+            mr_length,
+            pbl,
         })
     }
 
@@ -438,10 +485,8 @@ impl<'a> Mr<'a> {
                 phys_page_size_shift: 0,
                 mem_addr_phy_mode_en: true,
             },
-            permissions: RegMrPermissions {
-                local_write_enable: access.bits() & Access::LOCAL_WRITE != 0,
-                ..RegMrPermissions::default()
-            },
+            // Local writes at most, as checked above.
+            permissions: permissions(access),
             ..RegMr::default()
         })?;
         Ok(Self::registered(&registered, Memory::All))
@@ -485,7 +530,6 @@ impl<'a> Request<'a> {
             None => None,
         };
 
-        let has = |flag| attr.access.bits() & flag != 0;
         let mut command = RegMr {
             pd: pd.pdn,
             mr_length: attr.length,
@@ -494,11 +538,7 @@ impl<'a> Request<'a> {
                 phys_page_size_shift: page_size.trailing_zeros() as u8,
                 mem_addr_phy_mode_en: false,
             },
-            permissions: RegMrPermissions {
-                local_write_enable: has(Access::LOCAL_WRITE),
-                remote_write_enable: has(Access::REMOTE_WRITE),
-                remote_read_enable: has(Access::REMOTE_READ),
-            },
+            permissions: permissions(attr.access),
             iova: attr.iova,
             ..RegMr::default()
         };
@@ -551,6 +591,15 @@ impl FastPages<'_> {
     }
 }
 
+fn permissions(access: Access) -> RegMrPermissions {
+    let has = |flag| access.bits() & flag != 0;
+    RegMrPermissions {
+        local_write_enable: has(Access::LOCAL_WRITE),
+        remote_write_enable: has(Access::REMOTE_WRITE),
+        remote_read_enable: has(Access::REMOTE_READ),
+    }
+}
+
 fn keys(registered: &RegMrResponse) -> MrKeys {
     MrKeys {
         lkey: registered.l_key,
@@ -558,16 +607,16 @@ fn keys(registered: &RegMrResponse) -> MrKeys {
     }
 }
 
-/// Converts the interconnects to their format for userspace.
-fn interconnects(registered: &RegMrResponse) -> MrInterconnects {
+/// Returns the interconnects through which the device reaches a region, as `struct efa_mr_object` has them: a mask of the
+/// valid ids, and those for receives, and for RDMA reads and writes of peers.
+fn interconnects(registered: &RegMrResponse) -> [u16; 4] {
     let validity = registered.validity;
-
-    MrInterconnects {
-        validity: u16::from(validity.recv_ic_id)
+    [
+        u16::from(validity.recv_ic_id)
             | u16::from(validity.rdma_read_ic_id) << 1
             | u16::from(validity.rdma_recv_ic_id) << 2,
-        recv_ic_id: registered.recv_ic_id.into(),
-        rdma_read_ic_id: registered.rdma_read_ic_id.into(),
-        rdma_recv_ic_id: registered.rdma_recv_ic_id.into(),
-    }
+        registered.recv_ic_id.into(),
+        registered.rdma_read_ic_id.into(),
+        registered.rdma_recv_ic_id.into(),
+    ]
 }

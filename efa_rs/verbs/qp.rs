@@ -435,7 +435,8 @@ impl<'a> Qp<'a> {
         let (send_queue, recv_queue) = (polled(send_cq)?, polled(recv_cq)?);
 
         let sizes = Sizes::new(efa, &attr.cap)?;
-        check_sizes(efa, &attr.cap, sizes.send_bytes()?)?;
+        let (send_bytes, recv_bytes) = (sizes.send_bytes()?, sizes.recv_bytes()?);
+        check_sizes(efa, &attr.cap, send_bytes)?;
         let (epoch, dev) = (efa.session.epoch(), efa.session.device().dev());
         let entries = match sizes.recv_entries {
             0 => None,
@@ -463,9 +464,9 @@ impl<'a> Qp<'a> {
             rq_base_addr: receive_ring.as_ref().map_or(0, |ring| ring.dma_address()),
             send_cq_idx: send_cq.index().into(),
             recv_cq_idx: recv_cq.index().into(),
-            send_queue_ring_size: sizes.send_bytes()?,
+            send_queue_ring_size: send_bytes,
             send_queue_depth: sizes.send_depth,
-            recv_queue_ring_size: sizes.recv_bytes()?,
+            recv_queue_ring_size: recv_bytes,
             recv_queue_depth: sizes.recv_depth,
             uar: efa.kernel_uar.get(efa.admin())?,
             ..CreateQp::default()
@@ -525,8 +526,8 @@ impl<'a> Qp<'a> {
             },
             details: Details::new([
                 created.qp_handle.into(),
-                sizes.send_bytes()?.into(),
-                sizes.recv_bytes()?.into(),
+                send_bytes.into(),
+                recv_bytes.into(),
                 created.llq_descriptors_offset.into(),
             ]),
         })
@@ -624,7 +625,10 @@ impl<'a> Qp<'a> {
         }
         #[cfg(not(kverbs))]
         modify()?;
-        self.state.store(new_state as u32, Relaxed);
+        // Without a new state, it is what the caller assumes.
+        if has(QpAttrMask::STATE) {
+            self.state.store(new_state as u32, Relaxed);
+        }
         Ok(())
     }
 

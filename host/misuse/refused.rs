@@ -15,6 +15,7 @@ use crate::{
         SendData,
         SendOp,
         SendWrLayout,
+        UapiDefinitions,
         WcPlace,
         WorkCompletion,
         WrToken, //
@@ -73,6 +74,10 @@ fn attaches_what_lives_shorter(host: Attachment<'_, 'static>) -> Result {
     let local = 0u8;
     let borrowed = &local; //~ E0597
     Attached::new(host, Ok::<&u8, Error>(borrowed)).map(drop)
+}
+
+fn reads_what_is_not_shared() -> UapiDefinitions<()> {
+    crate::ffi::EFA_UAPI_DEFINITIONS //~ E0308
 }
 
 fn has_two_producers(count: usize) -> Result {

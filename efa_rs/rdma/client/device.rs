@@ -202,7 +202,10 @@ impl Device {
             let mut before = u64::MAX;
             while let Some(number) = self.youngest(before, is_turn) {
                 // SAFETY: No handler is called any more. The caller excludes other users.
-                unsafe { self.destroy(number) };
+                if !unsafe { self.destroy(number) } {
+                    // It may need any older object, and the core does not check that. So they are leaked.
+                    return;
+                }
                 before = number;
             }
         }

@@ -81,12 +81,12 @@ impl Object {
     ///
     /// # Errors
     ///
-    /// - [`EBUSY`] if other objects of the core need it.
+    /// - [`EBUSY`] if it is a queue or a queue pair that other objects of the core need.
     /// - Those of the provider, which should not fail.
     ///
     /// # Safety
     ///
-    /// The object must exist, and must not be used any more if this succeeds.
+    /// The object must exist. It must not be used any more if this succeeds, nor be needed by others.
     pub(super) unsafe fn destroy(&self) -> Result {
         // Objects of kernel clients have no userspace data.
         let udata = null_mut();

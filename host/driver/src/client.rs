@@ -227,18 +227,27 @@ impl Objects {
     ///
     /// Errors of the driver.
     pub fn post_send(&self, request: &Request) -> Result {
+        // SAFETY: The queue pair exists.
+        self.post_send_to(unsafe { (*self.qp).qp_num }, request)
+    }
+
+    /// Posts a send, with a solicited event, to the queue pair of a number.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the driver.
+    pub fn post_send_to(&self, remote_qpn: u32, request: &Request) -> Result {
         let mut sge = self.sge(0, LENGTH);
         let mut wr: ib_srd_wr = zeroed();
         wr.wr.sg_list = &raw mut sge;
         wr.wr.num_sge = 1;
         wr.wr.opcode = ib_wr_opcode_IB_WR_SEND;
-        wr.wr.send_flags = ib_send_flags_IB_SEND_SIGNALED as c_int;
-        wr.ah = self.ah;
+        let flags = ib_send_flags_IB_SEND_SIGNALED | ib_send_flags_IB_SEND_SOLICITED;
+        wr.wr.send_flags = flags as c_int;
+        (wr.ah, wr.remote_qpn, wr.remote_qkey) = (self.ah, remote_qpn, QKEY);
         let mut bad = core::ptr::null();
         // SAFETY: The queue pair exists.
         unsafe {
-            wr.remote_qpn = (*self.qp).qp_num;
-            wr.remote_qkey = QKEY;
             *wr.wr.__bindgen_anon_1.wr_cqe.as_mut() = request.cqe();
             let first = (&raw const wr).cast();
             to_result((*self.device).ops.post_send.unwrap()(
@@ -378,7 +387,7 @@ impl Objects {
     }
 
     /// Allocates a region for fast registration, and maps all memory of the client into it.
-    fn mapped_region(&self) -> *mut ib_mr {
+    pub fn mapped_region(&self) -> *mut ib_mr {
         let mut list = [scatterlist {
             dma_address: self.address,
             length: MEMORY as u32,
@@ -390,24 +399,21 @@ impl Objects {
         mr
     }
 
-    /// Posts the registration of a region without mapped pages.
+    /// Posts the registration of a region. Its completion is not used.
     ///
     /// # Errors
     ///
     /// Errors of the driver.
-    pub fn register_nothing(&self) -> Result {
-        let mr = self.mapped_region();
-        // SAFETY: The region exists until it is deregistered below.
+    #[allow(clippy::not_unsafe_ptr_arg_deref, reason = "the region is not null")]
+    pub fn register(&self, mr: *mut ib_mr) -> Result {
+        let mut wr: ib_reg_wr = zeroed();
+        wr.wr.opcode = ib_wr_opcode_IB_WR_REG_MR;
+        wr.mr = mr;
+        let (first, mut bad) = ((&raw const wr).cast(), core::ptr::null());
+        // SAFETY: The queue pair and the region exist.
         unsafe {
-            assert!(verbs::map_mr_sg(mr, &mut []).is_err());
-            let mut wr: ib_reg_wr = zeroed();
-            wr.wr.opcode = ib_wr_opcode_IB_WR_REG_MR;
-            wr.mr = mr;
-            let (first, mut bad) = ((&raw const wr).cast(), core::ptr::null());
             let post = (*self.device).ops.post_send.unwrap();
-            let result = to_result(post(self.qp, first, &raw mut bad));
-            verbs::dereg_mr(mr, null_mut()).expect("the end of a region");
-            result
+            to_result(post(self.qp, first, &raw mut bad))
         }
     }
 

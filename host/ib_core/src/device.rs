@@ -75,6 +75,8 @@ unsafe extern "C" fn _ib_alloc_device(size: usize, net: *mut net) -> *mut ffi::i
         objects: RefCell::default(),
         attr: Cell::new((0, 0)),
         ports: RefCell::default(),
+        events: RefCell::default(),
+        dispatching: RefCell::default(),
     };
     core()
         .states
@@ -305,6 +307,7 @@ fn unregister(device: *mut ffi::ib_device, state: &Rc<State>) {
         while state.references.get() != 0 {
             sim::wait_for(Rc::as_ptr(state) as usize);
         }
+        state.dispatching.take().into_iter().for_each(sim::join);
         // Waits for readers of counters, as the removal of the files in sysfs does.
         let all = state.stats.take();
         while state.readers.get() != 0 {
@@ -319,6 +322,23 @@ fn unregister(device: *mut ffi::ib_device, state: &Rc<State>) {
 unsafe extern "C" fn ib_unregister_device(device: *mut ffi::ib_device) {
     sim::might_sleep("a device is unregistered");
     unregister(device, &state(device));
+}
+
+#[no_mangle]
+unsafe extern "C" fn ib_dispatch_event(event: *const ffi::ib_event) {
+    if !sim::may_allocate() {
+        return;
+    }
+    // SAFETY: By the contract of `ib_dispatch_event`, the event is valid.
+    let (device, event) = unsafe { ((*event).device, (*event).event) };
+    let state = state(device);
+    if state.references.get() == 0 {
+        warn("an event of a device that is not registered".into());
+    }
+    let handlers = state.events.borrow().clone();
+    let call = move || handlers.iter().for_each(|handler| handler(event));
+    let task = sim::spawn("ib_wq", call);
+    state.dispatching.borrow_mut().push(task);
 }
 
 /// Supports the format `%pA` only, as the driver uses no other.

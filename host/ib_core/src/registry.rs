@@ -11,7 +11,7 @@ use std::{
 use kernel::{
     bindings::net,
     error::{to_result, Result},
-    sim::{self, RawLock, Rw},
+    sim::{self, RawLock, Rw, TaskId},
 };
 
 use crate::{
@@ -39,6 +39,10 @@ pub(crate) struct State {
     pub(crate) attr: Cell<(u32, u32)>,
     /// Data of each port, counted from 1.
     pub(crate) ports: RefCell<Vec<ffi::ib_port_data>>,
+    /// Functions that clients have registered for events of the device.
+    pub(crate) events: RefCell<Vec<Rc<dyn Fn(ffi::ib_event_type)>>>,
+    /// Tasks that call clients for an event.
+    pub(crate) dispatching: RefCell<Vec<TaskId>>,
 }
 
 impl State {
@@ -171,6 +175,28 @@ pub fn rename(device: *mut ffi::ib_device, name: &str) {
 pub(crate) fn coredev(device: *mut ffi::ib_device) -> &'static mut ffi::ib_core_device {
     // SAFETY: The device is allocated until `release` ends, and no caller keeps the reference.
     unsafe { (*device).__bindgen_anon_1.coredev.as_mut() }
+}
+
+/// Calls `handler` for each event of a device, as `ib_register_event_handler` does.
+pub fn on_event(device: *mut ffi::ib_device, handler: impl Fn(ffi::ib_event_type) + 'static) {
+    state(device).events.borrow_mut().push(Rc::new(handler));
+}
+
+/// Moves a device to the network namespace with a cookie, as `rdma_dev_change_netns` does.
+///
+/// # Panics
+///
+/// If the driver fails.
+pub fn move_to(device: *mut ffi::ib_device, cookie: u64) {
+    let net = get_net(cookie);
+    coredev(device).rdma_net.net = net;
+    // The device does not hold a reference.
+    // SAFETY: The namespaces exist as long as the core. The device is registered.
+    unsafe {
+        (*net).references.set((*net).references.get() - 1);
+        let enable = (*device).ops.enable_driver.expect("a function");
+        assert_eq!(enable(device), 0);
+    }
 }
 
 /// Returns the network namespace of a device.

@@ -6,6 +6,7 @@
 
 #[allow(dead_code, unsafe_code, reason = "as ../../../efa_rs")]
 mod ffi;
+mod hasty;
 pub mod hoarder;
 pub mod late;
 #[allow(dead_code, unsafe_code, unused_imports, reason = "as ../../../efa_rs")]
@@ -32,6 +33,7 @@ use kernel::{
 use crate::{
     rdma::{
         Absent,
+        Access,
         Device,
         DeviceAttr,
         DriverId,
@@ -73,6 +75,11 @@ pub fn take_revoked() -> u32 {
     REVOKED.take()
 }
 
+/// Returns whether devices may be named by a pattern.
+pub fn may_name(pattern: &'static CStr) -> bool {
+    Home::new(pattern).is_ok()
+}
+
 /// Returns the error of a DMA buffer for a device without DMA.
 pub fn take_buffer_error() -> Option<Error> {
     BUFFER.take()
@@ -91,7 +98,7 @@ impl Misuse {
         let device = faux::Registration::new(c"misuse", None)?;
         let info = NodeInfo {
             node_guid: 1,
-            num_comp_vectors: 1,
+            num_comp_vectors: 0,
             has_port_counters: false,
         };
         let parent = Attachment::of_faux(&device)?;
@@ -127,8 +134,8 @@ impl rdma::Provider for Careless {
     type Ucontext<'a> = Object;
     type Pd<'a> = Object;
     type Ah<'a> = Absent;
-    type Cq<'a> = Absent;
-    type Qp<'a> = Absent;
+    type Cq<'a> = Object;
+    type Qp<'a> = hasty::Pair;
     type CompCntr<'a> = Absent;
     type Mr<'a> = Object;
 
@@ -181,6 +188,14 @@ impl<'a> rdma::ProtectionDomain<'a, Careless> for Object {
 #[vtable]
 impl<'a> rdma::MemoryRegion<'a, Careless> for Object {
     type Shared = ();
+
+    fn register_dma(
+        _device: &Device<()>,
+        _pd: &Self,
+        _access: Access,
+    ) -> impl PinInit<Self, Error> {
+        Ok(Self)
+    }
 
     fn register_user(
         _device: &Device<()>,

@@ -2,7 +2,7 @@
 
 //! Queue pairs of in-kernel clients in the error state, and drains, which rely on that state.
 
-use core::ptr::null_mut;
+use core::{cell::Cell, ptr::null_mut};
 
 use driver::{
     client::{Objects, Request, Ulp, DIRECT, WORKQUEUE},
@@ -15,8 +15,9 @@ use efa_model::Profile;
 use ib_core::{
     client, cq,
     ffi::{
-        ib_qp_attr_mask_IB_QP_CUR_STATE, ib_qp_state_IB_QPS_ERR as ERR,
-        ib_qp_state_IB_QPS_INIT as INIT, ib_qp_state_IB_QPS_RESET as RESET,
+        ib_cq, ib_cq_notify_flags_IB_CQ_NEXT_COMP as NEXT, ib_qp_attr_mask_IB_QP_CUR_STATE,
+        ib_qp_attr_mask_IB_QP_QKEY, ib_qp_state_IB_QPS_ERR as ERR, ib_qp_state_IB_QPS_INIT as INIT,
+        ib_qp_state_IB_QPS_RESET as RESET, ib_qp_state_IB_QPS_RTS as RTS,
         ib_wc_status_IB_WC_WR_FLUSH_ERR as FLUSHED,
     },
     registry::registered,
@@ -27,7 +28,7 @@ use kernel::{
     sim::{self, Policy, Rng},
 };
 
-use crate::run_bound;
+use crate::{run_bound, run_bound_with};
 
 /// Runs `f` with the objects of a client, for some seeds and both poll contexts, and with a device
 /// that may fail. The kernel must not warn.
@@ -197,19 +198,28 @@ fn can_be_reset_before_it_is_ready() {
     });
 }
 
-/// A modification with a wrong current state has no effect.
+/// A modification with a wrong current state has no effect on the state.
 #[test]
 fn is_in_the_state_that_it_was_put_into() {
     run_bound(|_| {
-        let objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
+        let mut objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
         let (mut attr, mask) = qp_attr(ERR);
         attr.cur_qp_state = RESET;
         let mask = mask | ib_qp_attr_mask_IB_QP_CUR_STATE;
         // SAFETY: The queue pair exists.
         let result = unsafe { verbs::modify_qp(objects.qp, &raw mut attr, mask, null_mut()) };
         objects.exchange(1);
-        drop(objects);
         assert_eq!(result, Err(EINVAL));
+
+        let mut new = objects.qp_attr();
+        objects.new_qp(&mut new).unwrap();
+        (attr.cur_qp_state, attr.qkey) = (RTS, 1);
+        let mask = ib_qp_attr_mask_IB_QP_QKEY | ib_qp_attr_mask_IB_QP_CUR_STATE;
+        // SAFETY: The queue pair exists.
+        let result = unsafe { verbs::modify_qp(objects.qp, &raw mut attr, mask, null_mut()) };
+        let posted = objects.post_send(&Request::new(0));
+        drop(objects);
+        assert_eq!((result, posted), (Ok(()), Err(EINVAL)));
     });
 }
 
@@ -225,5 +235,46 @@ fn drains_a_new_queue_pair() {
         objects.exchange(1);
         drop(objects);
         assert_eq!(kernel::take_warnings(), [""; 0]);
+    });
+}
+
+thread_local! {
+    static EVENTS: Cell<u32> = const { Cell::new(0) };
+}
+
+extern "C" fn count_and_arm(cq: *mut ib_cq, _: *mut core::ffi::c_void) {
+    EVENTS.set(EVENTS.get() + 1);
+    // SAFETY: The queue exists.
+    unsafe { (*(*cq).device).ops.req_notify_cq.unwrap()(cq, NEXT) };
+}
+
+/// A queue pair in error that has nothing to flush causes no events, neither in its queue nor in others.
+#[test]
+fn is_quiet_once_it_is_drained() {
+    run_bound_with(Profile::Efa3, |_| {
+        let [objects, other] =
+            [(); 2].map(|()| Objects::new(registered().unwrap(), WORKQUEUE).unwrap());
+        let requests = requests(4);
+        post(&objects, &requests, 4);
+        drain(&objects, &requests);
+        sim::sleep(10 * SECOND);
+        for cq in [objects.cq, other.cq] {
+            // SAFETY: The queue exists. The core does not poll it any more.
+            unsafe { (*cq).comp_handler = Some(count_and_arm) };
+            count_and_arm(cq, null_mut());
+        }
+        EVENTS.set(0);
+        sim::sleep(60 * SECOND);
+        assert_eq!(EVENTS.take(), 0);
+        // A request that is posted now still completes.
+        objects.post_recv(&requests[0]).unwrap();
+        sim::sleep(SECOND);
+        assert!(EVENTS.get() > 0);
+        assert_eq!(objects.poll_one(), Some(requests[0].id()));
+        sim::sleep(2 * SECOND);
+        EVENTS.set(0);
+        sim::sleep(60 * SECOND);
+        assert_eq!(EVENTS.take(), 0);
+        drop((objects, other));
     });
 }

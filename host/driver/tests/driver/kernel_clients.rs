@@ -12,14 +12,14 @@ use driver::{
 };
 use efa_hw::io::CompStatus;
 use efa_model::Profile;
-use ib_core::{ffi, registry::registered, verbs};
+use ib_core::{cq, ffi, registry::registered, verbs};
 use kernel::{
     bindings,
     error::code::{EINVAL, ENOMEM, EOPNOTSUPP},
     sim,
 };
 
-use crate::{at_random, run_bound, run_bound_as, run_bound_with, run_with};
+use crate::{at_random, run_bound, run_bound_as, run_bound_with, run_with, traced};
 
 use ffi::{
     ib_wc_status_IB_WC_BAD_RESP_ERR as BAD_RESP_ERR,
@@ -185,12 +185,109 @@ fn a_queue_pair_returns_its_capacity() {
     });
 }
 
-/// A region whose new mapping has failed is not registered with its earlier pages.
+/// Neither after a mapping that has failed, nor beyond the pages of the last one.
 #[test]
-fn a_region_without_pages_is_not_registered() {
+fn a_region_is_registered_with_the_pages_that_were_mapped() {
     run_bound_with(Profile::Efa3, |_| {
         let objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
-        assert_eq!(objects.register_nothing(), Err(EINVAL));
+        let mr = objects.mapped_region();
+        // SAFETY: The region exists until it is deregistered.
+        let results = unsafe {
+            (*mr).length += 1;
+            let too_long = objects.register(mr);
+            (*mr).length -= 1;
+            (*mr).iova += 1;
+            let beyond = objects.register(mr);
+            assert!(verbs::map_mr_sg(mr, &mut []).is_err());
+            let nothing = objects.register(mr);
+            verbs::dereg_mr(mr, null_mut()).unwrap();
+            [too_long, beyond, nothing]
+        };
+        drop(objects);
+        assert_eq!(results, [Err(EINVAL); 3]);
+    });
+}
+
+/// The core's `ib_update_fast_reg_key` changes the low 8 bits, which identify a region of EFA.
+#[test]
+fn a_region_is_the_one_that_the_driver_has_created() {
+    run_bound_with(Profile::Efa3, |rig| {
+        let objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
+        let [first, second] = [(); 2].map(|()| objects.mapped_region());
+        // SAFETY: The regions exist until they are deregistered.
+        unsafe {
+            let (key, other) = ((*first).lkey, (*second).lkey);
+            assert_eq!(key & !0xff, other & !0xff);
+            for changed in [other, key ^ 0x80] {
+                ((*first).lkey, (*first).rkey) = (changed, changed);
+                assert_eq!(objects.register(first), Err(EINVAL));
+            }
+            let ((), log) = traced(|| verbs::dereg_mr(first, null_mut()).unwrap());
+            let own = format!("lkey={key:#x}");
+            assert!(log.iter().any(|line| line.contains(&own)), "{own}: {log:?}");
+            assert_eq!(objects.register(second), Ok(()));
+            verbs::dereg_mr(second, null_mut()).unwrap();
+        }
+        drop(objects);
+        rig.check_device();
+    });
+}
+
+/// The core's `rdma_rw` would post work requests of connected transports, whose addresses are at the place of
+/// an address handle.
+#[test]
+fn a_queue_pair_is_not_for_rdma_rw() {
+    run_bound(|rig| {
+        let mut objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
+        let mut attr = objects.qp_attr();
+        attr.cap.max_rdma_ctxs = 1;
+        assert_eq!(objects.new_qp(&mut attr), Err(EOPNOTSUPP));
+        drop(objects);
+        rig.check_device();
+    });
+}
+
+/// Depths are powers of two. What the device reports as its limit can be had.
+#[test]
+fn queues_are_as_deep_as_reported() {
+    run_bound_as(
+        r#"{"max_cq_depth": 24000, "max_sq_depth": 100, "max_rq_depth": 100}"#,
+        |rig| {
+            let device = registered().unwrap();
+            // SAFETY: The device is registered.
+            let (cqe, wr) = unsafe { ((*device).attrs.max_cqe, (*device).attrs.max_qp_wr) };
+            // SAFETY: The device is registered, and the queues are not in use.
+            let results = [cqe, cqe + 1].map(|entries| unsafe {
+                let cq = cq::alloc_cq(device, entries as u32, DIRECT)?;
+                cq::free_cq(cq);
+                Ok(())
+            });
+            assert_eq!(results, [Ok(()), Err(EINVAL)], "{cqe} entries");
+            let mut objects = Objects::new(device, DIRECT).unwrap();
+            let results = [wr, wr + 1].map(|depth| {
+                let mut attr = objects.qp_attr();
+                attr.cap.max_send_wr = depth as u32;
+                objects.new_qp(&mut attr)
+            });
+            drop(objects);
+            assert_eq!(results, [Ok(()), Err(EINVAL)], "{wr} work requests");
+            rig.check_device();
+        },
+    );
+}
+
+/// Both are hints: an event for the next completion is one for a solicited completion, too.
+#[test]
+fn a_client_may_ask_for_solicited_events() {
+    run_bound(|_| {
+        let objects = Objects::new(registered().unwrap(), WORKQUEUE).unwrap();
+        // SAFETY: The queue exists.
+        let result = unsafe {
+            let notify = (*(*objects.cq).device).ops.req_notify_cq.unwrap();
+            notify(objects.cq, ffi::ib_cq_notify_flags_IB_CQ_SOLICITED)
+        };
+        assert_eq!(result, 0);
+        objects.exchange(1);
     });
 }
 
@@ -211,7 +308,8 @@ fn an_rdma_write_has_what_inline_data_fits() {
     });
 }
 
-/// Write-combining memory is sent to the device in whole cache lines, so a request fills its slot.
+/// Write-combining memory is sent to the device in whole cache lines, so a request fills its slot. One that is
+/// refused leaves nothing there, which could overwrite a part of the next one.
 #[test]
 fn a_work_request_fills_its_slot() {
     run_bound(|_| {
@@ -224,6 +322,10 @@ fn a_work_request_fills_its_slot() {
         })
         .expect("a device");
         words.fill(u64::MAX);
+        // A slot of this size has no room for both the remote address and inline data.
+        assert_eq!(objects.write_inline(&[1; 8]), Err(EINVAL));
+        assert_eq!(objects.post_send_to(1 << 16, &Request::new(0)), Err(EINVAL));
+        assert!(words.iter().all(|word| *word == u64::MAX));
         objects.exchange(1);
         let written = words.iter().filter(|word| **word != u64::MAX).count();
         drop(objects);

@@ -2,6 +2,8 @@
 
 //! Recovery of failed devices, and devices that are given up.
 
+use std::{cell::RefCell, rc::Rc};
+
 use driver::{
     fault::{command as of_command, death, once, rule, silence},
     program::{Objects, Program},
@@ -9,7 +11,7 @@ use driver::{
 };
 use efa_hw::{admin::Opcode, aenq::AenqGroup};
 use efa_model::{Death, FailedReset, Profile};
-use ib_core::registry;
+use ib_core::{ffi::ib_event_type_IB_EVENT_DEVICE_FATAL, registry};
 use kernel::{
     error::code::*,
     sim::{self, Rng},
@@ -75,17 +77,52 @@ fn a_command_times_out_and_the_device_is_brought_back() {
     });
 }
 
-/// A device keeps its name, unless the core would read that as a format.
+/// A device keeps its network namespace and its name, unless the core would read that as a format. It tells
+/// udev that its name was given by a user, as udev would rename it otherwise.
 #[test]
 fn a_device_keeps_its_name() {
-    for (name, then) in [("mine", "mine"), ("my%s", "efa_0"), ("%d", "efa_0")] {
+    for (name, then, by_user) in [
+        ("mine", "mine", 1),
+        ("my%s", "efa_0", 0),
+        ("%d", "efa_0", 0),
+    ] {
         run_bound(|rig| {
-            registry::rename(registry::registered().unwrap(), name);
+            let device = registry::registered().unwrap();
+            // SAFETY: The device is registered.
+            assert_eq!(unsafe { (*device).name_assign_type }, 0);
+            registry::rename(device, name);
+            registry::move_to(device, 2);
+            let net = registry::net_of(device);
             rig.event(AenqGroup::FatalError.into(), 1);
             sim::sleep(SECOND);
-            assert_eq!(registry::name(registry::registered().unwrap()), then);
+            let device = registry::registered().unwrap();
+            assert_eq!(registry::name(device), then);
+            // SAFETY: The device is registered.
+            assert_eq!(unsafe { (*device).name_assign_type }, by_user);
+            assert_eq!(registry::net_of(device), net);
         });
     }
+}
+
+/// In-kernel clients learn that their device has failed. They don't if it is unbound.
+#[test]
+fn a_failure_is_an_event_for_clients() {
+    run_bound(|rig| {
+        let [failed, unbound] = [(); 2].map(|()| Rc::new(RefCell::new(Vec::new())));
+        let note = |events: &Rc<RefCell<Vec<u32>>>| {
+            let events = events.clone();
+            registry::on_event(registry::registered().unwrap(), move |event| {
+                events.borrow_mut().push(event);
+            });
+        };
+        note(&failed);
+        rig.die(Death::default());
+        check_back(rig, 1);
+        note(&unbound);
+        rig.remove();
+        assert_eq!(failed.take(), [ib_event_type_IB_EVENT_DEVICE_FATAL]);
+        assert_eq!(unbound.take(), [0; 0]);
+    });
 }
 
 /// No task waits for the timeout of a command that the reset has aborted.
