@@ -5,7 +5,7 @@
 use efa_model::{Config, Overrides, Profile, State};
 use kernel::{
     bindings, module,
-    pci::slot::{Slot, AFTER_THE_END},
+    pci::slot::{Neighbour, Slot, AFTER_THE_END},
     prelude::*,
     sim::{self, Policy},
 };
@@ -132,21 +132,38 @@ impl Rig {
 
     /// Resets the function through sysfs.
     pub fn reset(&self) {
-        self.slot.reset();
+        // The driver checks the device, whether the reset has succeeded or not.
+        let _ = self.slot.reset();
     }
 
     /// Suspends and resumes the device, with a power cycle in between.
     pub fn sleep(&self) {
-        self.slot.sleep(|| {
-            self.shared
-                .with(|device, machine, _| device.power_on(machine))
-        });
+        self.slot.sleep(|| self.power_on());
     }
 
-    /// Reports a bus error to the driver.
+    /// Hibernates the machine, and starts it again.
+    pub fn hibernate(&self) {
+        self.slot.hibernate(|| self.power_on());
+    }
+
+    fn power_on(&self) {
+        self.shared
+            .with(|device, machine, _| device.power_on(machine));
+    }
+
+    /// Reports a fatal error, after which the bus can reset the function or not.
     pub fn bus_error(&self, is_permanent: bool) {
-        let reset = || self.shared.with(|device, machine, _| device.reset(machine));
-        self.slot.bus_error(is_permanent, reset);
+        self.shared_bus_error(true, Neighbour::NONE, !is_permanent);
+    }
+
+    /// Reports an error to the driver and to that of a neighbour. `resets`: whether the bus can reset the functions.
+    pub fn shared_bus_error(&self, is_fatal: bool, neighbour: Neighbour, resets: bool) {
+        self.slot.bus_error(is_fatal, neighbour, || {
+            if resets {
+                self.shared.with(|device, machine, _| device.reset(machine));
+            }
+            resets
+        });
     }
 
     /// Returns the value of a field in the debugfs file `state`.

@@ -40,4 +40,5 @@ const ENODEV: c_int = 19;
 const ENOENT: c_int = 2;
 const ENOMEM: c_int = 12;
 const EBUSY: c_int = 16;
+const ENOTTY: c_int = 25;
 const ETIME: c_int = 62;

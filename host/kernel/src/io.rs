@@ -35,7 +35,7 @@ pub trait Io {
             panic!("memory has no registers");
         };
         assert!(offset % 4 == 0 && offset + 4 <= length);
-        sim::write_device(bar, offset as u64, value);
+        crate::bindings::write_bar(bar, offset as u64, value);
     }
 
     /// Copies all of the memory to a slice of its length.

@@ -102,11 +102,7 @@ impl Device<Core<'_>> {
     /// None in the shim.
     pub fn enable_device_mem(&self) -> Result {
         // SAFETY: The device is valid.
-        unsafe {
-            (*self.raw()).enabled += 1;
-            (*self.raw()).command |= bindings::PCI_COMMAND_MEMORY as u16;
-        }
-        Ok(())
+        to_result(unsafe { bindings::pci_enable_device_mem(self.raw()) })
     }
 
     /// Makes the function a bus master.
@@ -163,12 +159,11 @@ impl Device<Bound> {
             return Err(ENOSPC);
         }
         // SAFETY: The device is valid.
-        let vectors = unsafe { &mut (*self.raw()).vectors };
-        if *vectors != 0 {
+        let function = unsafe { &*self.raw() };
+        if function.vectors.get() != 0 {
             return Err(EBUSY);
         }
-        *vectors = count;
-        sim::allocate_lines(count);
+        function.set_vectors(count);
         Ok(IrqVectorRegistration { pdev: self, count })
     }
 }
@@ -245,9 +240,8 @@ impl IrqVectorRegistration<'_> {
 
 impl Drop for IrqVectorRegistration<'_> {
     fn drop(&mut self) {
-        sim::allocate_lines(0);
         // SAFETY: The device is valid.
-        unsafe { (*self.pdev.raw()).vectors = 0 };
+        unsafe { (*self.pdev.raw()).set_vectors(0) };
     }
 }
 

@@ -32,9 +32,17 @@ pub fn allocate_lines(count: u32) {
     world(|world| world.lines.resize_with(count as usize, Line::default));
 }
 
-/// Raises an interrupt. It is lost if its line has no handler.
+/// Enables or disables all lines of the device.
+pub fn enable_lines(on: bool) {
+    world(|world| world.lines_enabled = on);
+}
+
+/// Raises an interrupt. It is pending until its line has a handler, and lost if the lines are disabled.
 pub fn interrupt(vector: u16) {
     world(|world| {
+        if !world.lines_enabled {
+            return;
+        }
         if let Some(line) = world.lines.get_mut(usize::from(vector)) {
             line.is_pending = true;
         }
@@ -70,5 +78,11 @@ pub fn disable_line(vector: u32) {
 /// Removes the handler of a line, after it has returned.
 pub fn free_line(vector: u32) {
     disable_line(vector);
-    world(|world| world.lines[vector as usize] = Line::default());
+    world(|world| {
+        let line = &mut world.lines[vector as usize];
+        *line = Line {
+            is_pending: line.is_pending,
+            ..Line::default()
+        };
+    });
 }

@@ -25,6 +25,8 @@ pub(crate) struct World {
     /// Numbers of tasks that can be reused.
     pub(crate) free: Vec<TaskId>,
     pub(crate) lines: Vec<Line>,
+    /// Whether the device may raise interrupts.
+    pub(crate) lines_enabled: bool,
     /// Work items that are queued.
     pub(crate) works: Vec<*mut Work>,
     pub(crate) device_due: Option<Nanos>,
@@ -136,15 +138,16 @@ fn dispatch_handlers() {
         while index < world.lines.len() {
             let line = &mut world.lines[index];
             index += 1;
+            let Some(handler) = line.handler.clone() else {
+                continue;
+            };
             if line.is_pending
                 && line.disabled == 0
                 && line.running == u32::from(line.thread_running)
             {
                 line.is_pending = false;
-                if let Some(handler) = line.handler.clone() {
-                    line.running += 1;
-                    return Some((index as u32 - 1, handler));
-                }
+                line.running += 1;
+                return Some((index as u32 - 1, handler));
             }
         }
         None

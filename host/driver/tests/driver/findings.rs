@@ -16,6 +16,7 @@ use ib_core::{
 };
 use kernel::{
     error::Result,
+    pci::slot::{Neighbour, Vote},
     sim::{self, Policy},
 };
 
@@ -253,6 +254,64 @@ fn a_shutdown_does_not_wait_for_clients() {
         sim::join(client);
         assert!(took < 30, "the shutdown took {took} s");
     });
+}
+
+/// A client holds the device for longer than the bus waits, and releases it while the bus has the function.
+#[test]
+#[ignore = "known.toml"]
+fn nothing_touches_a_function_that_the_bus_has() {
+    for bus in [Rig::reset as fn(&Rig), Rig::sleep, Rig::hibernate, |rig| {
+        rig.bus_error(false)
+    }] {
+        run_bound_without_end(|rig| {
+            rig.slot.set_reset_time(2 * SECOND);
+            let reference = Reference::new();
+            let client = sim::spawn("client", move || {
+                sim::sleep(11 * SECOND);
+                drop(reference);
+            });
+            bus(rig);
+            sim::join(client);
+            assert_eq!(kernel::take_warnings(), [""; 0]);
+        });
+    }
+}
+
+/// The driver of another function behind the same port decides how the bus's recovery ends.
+#[test]
+#[ignore = "known.toml"]
+fn each_recovery_of_the_bus_ends() {
+    let answers = [
+        Vote::None,
+        Vote::NeedReset,
+        Vote::Disconnect,
+        Vote::NoDriver,
+    ];
+    let after_reset = [Vote::None, Vote::Disconnect];
+    for (detected, slot_reset) in answers
+        .iter()
+        .flat_map(|one| after_reset.map(|two| (*one, two)))
+    {
+        for (is_fatal, resets) in [(true, true), (true, false), (false, true), (false, false)] {
+            run_bound_without_end(|rig| {
+                let neighbour = Neighbour {
+                    detected,
+                    slot_reset,
+                };
+                let case = (detected, slot_reset, is_fatal, resets);
+                rig.shared_bus_error(is_fatal, neighbour, resets);
+                sim::sleep(1000 * SECOND);
+                let state = rig.state("state");
+                let has_ended = matches!(state.as_deref(), Some("up" | "failed"));
+                assert!(has_ended, "{state:?} after {case:?}");
+                // The function may be left without its configuration.
+                rig.reset();
+                rig.check_quiet();
+                assert_eq!(rig.state("state").as_deref(), Some("up"), "{case:?}");
+                assert_eq!(kernel::take_warnings(), [""; 0], "{case:?}");
+            });
+        }
+    }
 }
 
 /// A peer with the old key would access the new region.

@@ -18,6 +18,7 @@ use ib_core::{
 };
 use kernel::{
     error::code::{EIO, ENODEV},
+    pci::slot::Neighbour,
     sim,
 };
 
@@ -236,11 +237,12 @@ fn a_frozen_function_is_left_alone() {
             // The driver checks the health of the device once a second.
             rig.slot.freeze();
             sim::sleep(5 * SECOND);
-            rig.slot.bus_error(false, || {
+            rig.slot.bus_error(true, Neighbour::NONE, || {
                 let log = sim::take_log();
                 let lines = log.iter().filter(|line| line.contains("device: "));
                 accesses.set(Some(lines.count()));
                 rig.shared.with(|device, machine, _| device.reset(machine));
+                true
             });
         });
         assert_eq!(accesses.get(), Some(0));

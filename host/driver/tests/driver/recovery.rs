@@ -14,6 +14,7 @@ use efa_model::{Death, FailedReset, Profile};
 use ib_core::{ffi::ib_event_type_IB_EVENT_DEVICE_FATAL, registry};
 use kernel::{
     error::code::*,
+    pci::slot::{Neighbour, Vote},
     sim::{self, Rng},
 };
 
@@ -235,7 +236,11 @@ fn a_device_that_the_bus_has_given_up_can_be_reset_or_bound_again() {
 fn an_error_of_a_function_on_the_same_bus_changes_nothing() {
     run_bound(|rig| {
         let program = Program::new().unwrap();
-        rig.slot.neighbour_error();
+        let neighbour = Neighbour {
+            detected: Vote::NoDriver,
+            ..Neighbour::NONE
+        };
+        rig.shared_bus_error(false, neighbour, false);
         sim::sleep(10 * SECOND);
         program.alloc_pd().unwrap();
         assert_eq!(counter("resets"), 0);

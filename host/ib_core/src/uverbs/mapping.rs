@@ -66,11 +66,10 @@ impl Mapping {
     /// - [`EFAULT`] if the offset is not mapped, or not any more.
     pub fn write32(&self, offset: usize, value: u32) -> Result {
         let place = self.place(offset, 4)?;
-        if bindings::bar_of(place).is_none() {
+        let Some((bar, place)) = bindings::bar_of(place) else {
             return self.write(offset, &value.to_le_bytes());
-        }
-        // SAFETY: The address is in a BAR, as was just checked, and mapped.
-        unsafe { bindings::writel(value, place as *mut _) };
+        };
+        bindings::write_bar_of_user(bar, place, value);
         Ok(())
     }
 

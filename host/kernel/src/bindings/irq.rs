@@ -5,7 +5,7 @@
 use core::cell::RefCell;
 use std::{collections::BTreeSet, rc::Rc};
 
-use super::{ENODEV, ENOMEM};
+use super::{function, ENODEV, ENOMEM};
 use crate::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 
 #[repr(transparent)]
@@ -51,6 +51,8 @@ pub unsafe fn request_threaded_irq(
         }) as Rc<dyn Fn()>
     });
     if sim::request_line(irq - FIRST_IRQ, call, thread) {
+        // It is unmasked in the table of vectors.
+        function().check_memory();
         0
     } else {
         -ENODEV
@@ -62,6 +64,8 @@ pub unsafe fn free_irq(irq: c_uint, cookie: *mut c_void) -> *const c_void {
         crate::warn(format!("free_irq: interrupt {irq} has an affinity hint"));
     }
     sim::free_line(irq - FIRST_IRQ);
+    // It was masked in the table of vectors.
+    function().check_memory();
     cookie
 }
 

@@ -5,36 +5,115 @@
 use core::{cell::Cell, ptr::null_mut};
 
 use super::{
-    attribute_group, device, EBUSY, IORESOURCE_MEM, PCI_COMMAND, PCI_COMMAND_INTX_DISABLE,
-    PCI_COMMAND_MASTER,
+    attribute_group, device, EBUSY, ENOTTY, IORESOURCE_MEM, PCI_COMMAND, PCI_COMMAND_INTX_DISABLE,
+    PCI_COMMAND_MASTER, PCI_COMMAND_MEMORY,
 };
 use crate::{
     ffi::{c_char, c_int, c_uint, c_ulong, c_void},
     time::JIFFY,
+    warn,
 };
+
+/// Registers of the configuration that a reset clears.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Configuration {
+    pub command: u16,
+    /// The addresses of the BARs.
+    pub bars: u32,
+    /// Control word of MSI-X.
+    pub msix: u16,
+}
+
+impl Configuration {
+    pub const RESET: Self = Self::all(0);
+    /// What reads of a function that does not answer return.
+    const ABSENT: Self = Self::all(u16::MAX);
+    /// BARs have addresses; the function is disabled.
+    pub const DETECTED: Self = Self {
+        bars: 0xfe00_0000,
+        ..Self::RESET
+    };
+    const MSIX_ENABLE: u16 = 0x8000;
+
+    const fn all(value: u16) -> Self {
+        Self {
+            command: value,
+            bars: value as u32 * 0x1_0001,
+            msix: value,
+        }
+    }
+
+    /// MSI-X is disabled when a function is detected.
+    pub fn without_msix(self) -> Self {
+        Self { msix: 0, ..self }
+    }
+
+    pub fn with_command(self, bits: u32, on: bool) -> Self {
+        let (others, bits) = (self.command & !(bits as u16), bits as u16);
+        let command = others | if on { bits } else { 0 };
+        Self { command, ..self }
+    }
+}
+
+/// What a driver may access.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    All,
+    /// The bus has reported an error.
+    Configuration,
+    /// The bus resets the function, or it sleeps.
+    Nothing,
+}
+
+/// Result of a function-level reset.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Flr {
+    Works,
+    Unsupported,
+    /// The configuration can't be read, so that there is no reset.
+    Unreadable,
+    /// The function ignores it, and the bus waits a minute.
+    NeverReady,
+}
 
 pub struct pci_dev {
     pub dev: device,
     pub number: u16,
     pub device: u16,
-    pub command: u16,
     pub error_state: pci_channel_state_t,
-    pub saved: Option<u16>,
+    pub registers: Cell<Configuration>,
+    /// The saved configuration, and `state_saved`.
+    pub saved: Cell<(Configuration, bool)>,
+    pub access: Cell<Access>,
+    /// Whether the function has lost its power unnoticed.
+    pub is_lost: Cell<bool>,
+    pub flr: Flr,
     pub enabled: u32,
     pub regions: u32,
-    pub vectors: u32,
+    /// The allocated vectors. MSI-X is enabled if there are some.
+    pub vectors: Cell<u32>,
     /// Duration of a reset of the function in nanoseconds.
     pub reset_time: u64,
     mask: Box<u64>,
 }
 
-pub struct pci_saved_state(u16);
+pub struct pci_saved_state(Configuration);
+
+thread_local! {
+    static FUNCTION: Cell<*const pci_dev> = const { Cell::new(null_mut()) };
+}
+
+/// Returns the function of this machine.
+pub fn function() -> &'static pci_dev {
+    // SAFETY: A test accesses the function of its slot as long as the slot exists.
+    unsafe { FUNCTION.get().as_ref() }.expect("a function")
+}
 
 impl pci_dev {
-    /// Creates a function that is disabled and not bound.
+    /// Creates a function that is disabled and not bound. It is that of the machine.
     pub fn new(device: u16) -> Box<Self> {
         let mut mask = Box::new(u32::MAX.into());
-        Box::new(Self {
+        let this = Box::new(Self {
             dev: self::device {
                 dma_mask: &raw mut *mask,
                 // Its content is not read.
@@ -45,13 +124,150 @@ impl pci_dev {
             reset_time: 100 * JIFFY,
             number: 5 << 3,
             device,
-            command: 0,
-            saved: None,
+            registers: Cell::new(Configuration::DETECTED),
+            // The bus saves it when it has detected a function.
+            saved: Cell::new((Configuration::DETECTED, true)),
+            access: Cell::new(Access::All),
+            is_lost: Cell::new(false),
+            flr: Flr::Works,
             enabled: 0,
             regions: 0,
-            vectors: 0,
+            vectors: Cell::new(0),
             mask,
-        })
+        });
+        FUNCTION.set(&raw const *this);
+        this
+    }
+
+    fn is_disconnected(&self) -> bool {
+        self.error_state == pci_channel_io_perm_failure
+    }
+
+    fn read(&self) -> Configuration {
+        let is_present = sim::device(|device| device.is_present()).unwrap_or(false);
+        if is_present && !self.is_disconnected() && self.access.get() != Access::Nothing {
+            self.registers.get()
+        } else {
+            Configuration::ABSENT
+        }
+    }
+
+    pub fn is_readable(&self) -> bool {
+        self.flr != Flr::Unreadable && self.read() != Configuration::ABSENT
+    }
+
+    /// Changes the registers. A function that does not answer ignores this.
+    pub fn change(&self, change: impl FnOnce(Configuration) -> Configuration) {
+        let read = self.read();
+        if read != Configuration::ABSENT {
+            self.set(change(read));
+        }
+    }
+
+    /// Sets the registers, as the function itself or the bus does.
+    pub fn set(&self, registers: Configuration) {
+        self.registers.set(registers);
+        let is_master = u32::from(registers.command) & PCI_COMMAND_MASTER != 0;
+        sim::memory::set_master(is_master);
+        sim::enable_lines(is_master && registers.msix & Configuration::MSIX_ENABLE != 0);
+    }
+
+    /// Loses the power: nothing of the configuration is left.
+    pub fn lose_power(&self) {
+        self.set(Configuration::RESET);
+        self.is_lost.set(true);
+    }
+
+    /// Warns of a driver's access to the configuration that the bus does not expect.
+    fn check(&self) {
+        if self.access.get() == Access::Nothing {
+            warn("a configuration is accessed while the bus has its function".into());
+        }
+    }
+
+    /// Warns of a driver's access to a BAR that the bus does not expect.
+    pub fn check_memory(&self) {
+        if self.access.get() != Access::All {
+            warn("a BAR is accessed while the bus has its function".into());
+        }
+    }
+
+    fn decodes(&self) -> bool {
+        let registers = self.registers.get();
+        let has_memory = u32::from(registers.command) & PCI_COMMAND_MEMORY != 0;
+        has_memory && registers.bars == Configuration::DETECTED.bars
+    }
+
+    pub fn save(&self) {
+        self.saved.set((self.read(), true));
+    }
+
+    /// Marks the saved state as out of date, before a driver may save another one.
+    pub fn forget_state(&self) {
+        self.saved.set((self.saved.get().0, false));
+    }
+
+    pub fn save_unless_saved(&self) {
+        if !self.saved.get().1 {
+            self.save();
+        }
+    }
+
+    /// Writes the saved configuration, whatever it is, and that of MSI-X as allocated.
+    pub fn restore(&self) {
+        let (saved, _) = self.saved.get();
+        self.change(|_| saved.without_msix());
+        if self.vectors.get() != 0 {
+            self.enable_msix();
+        }
+        self.saved.set((saved, false));
+        self.is_lost.set(false);
+    }
+
+    fn enable_msix(&self) {
+        self.change(|registers| Configuration {
+            msix: Configuration::MSIX_ENABLE,
+            ..registers.with_command(PCI_COMMAND_INTX_DISABLE, true)
+        });
+    }
+
+    /// Allocates vectors, or frees them.
+    pub fn set_vectors(&self, count: u32) {
+        // An access to the table of vectors.
+        self.check_memory();
+        self.check();
+        if count != 0 {
+            self.enable_msix();
+        } else {
+            self.change(|registers| {
+                let registers = registers.without_msix();
+                registers.with_command(PCI_COMMAND_INTX_DISABLE, false)
+            });
+        }
+        self.vectors.set(count);
+        sim::allocate_lines(count);
+    }
+
+    /// Resets the function, as `pcie_reset_flr` does.
+    pub fn function_level_reset(&self) -> c_int {
+        if self.flr == Flr::Unsupported || !self.is_readable() {
+            return -ENOTTY;
+        }
+        let before = self.access.replace(Access::Nothing);
+        sim::sleep(self.reset_time);
+        let is_ready = self.flr == Flr::Works;
+        if is_ready {
+            sim::device(|device| device.function_reset());
+            self.set(Configuration::RESET);
+        } else {
+            sim::sleep(60_000 * JIFFY);
+        }
+        self.access.set(before);
+        if is_ready {
+            0
+        } else {
+            -ENOTTY
+        }
     }
 
     /// Returns whether a driver has released all resources of the function.
@@ -59,7 +275,7 @@ impl pci_dev {
         let _ = &self.mask;
         self.enabled == 0
             && self.regions == 0
-            && self.vectors == 0
+            && self.vectors.get() == 0
             && self.dev.actions.borrow().is_empty()
             && self.dev.driver_data.is_null()
     }
@@ -86,7 +302,7 @@ pub struct pci_error_handlers {
     pub resume: Option<unsafe extern "C" fn(*mut pci_dev)>,
 }
 
-type Power = Option<unsafe extern "C" fn(*mut device) -> c_int>;
+pub type Power = Option<unsafe extern "C" fn(*mut device) -> c_int>;
 
 pub struct dev_pm_ops {
     pub prepare: Power,
@@ -138,87 +354,102 @@ pub fn registered_driver() -> *mut pci_driver {
     DRIVER.get()
 }
 
-/// Writes the command register, unless the function has failed permanently.
-unsafe fn write_command(pdev: *mut pci_dev, command: u16) {
+/// Changes bits of the command register.
+unsafe fn command(pdev: *mut pci_dev, bits: u32, on: bool) {
     // SAFETY: The caller guarantees that the device is valid.
-    let pdev = unsafe { &mut *pdev };
-    if pdev.error_state != pci_channel_io_perm_failure {
-        pdev.command = command;
-        sim::memory::set_master(command & PCI_COMMAND_MASTER as u16 != 0);
+    let pdev = unsafe { &*pdev };
+    pdev.check();
+    pdev.change(|registers| registers.with_command(bits, on));
+}
+
+pub unsafe fn pci_enable_device_mem(pdev: *mut pci_dev) -> c_int {
+    // SAFETY: As above.
+    unsafe {
+        (*pdev).enabled += 1;
+        if (*pdev).enabled == 1 {
+            command(pdev, PCI_COMMAND_MEMORY, true);
+            // The function has an interrupt pin.
+            if (*pdev).vectors.get() == 0 {
+                command(pdev, PCI_COMMAND_INTX_DISABLE, false);
+            }
+        }
     }
+    0
 }
 
 pub unsafe fn pci_set_master(pdev: *mut pci_dev) {
-    // SAFETY: The caller guarantees that the device is valid.
-    unsafe { write_command(pdev, (*pdev).command | PCI_COMMAND_MASTER as u16) };
+    // SAFETY: As above.
+    unsafe { command(pdev, PCI_COMMAND_MASTER, true) };
 }
 
 pub unsafe fn pci_clear_master(pdev: *mut pci_dev) {
     // SAFETY: As above.
-    unsafe { write_command(pdev, (*pdev).command & !(PCI_COMMAND_MASTER as u16)) };
+    unsafe { command(pdev, PCI_COMMAND_MASTER, false) };
 }
 
 pub unsafe fn pci_intx(pdev: *mut pci_dev, enable: c_int) {
     // SAFETY: As above.
-    unsafe {
-        let others = (*pdev).command & !(PCI_COMMAND_INTX_DISABLE as u16);
-        let disable = if enable == 0 {
-            PCI_COMMAND_INTX_DISABLE
-        } else {
-            0
-        };
-        write_command(pdev, others | disable as u16);
-    }
+    unsafe { command(pdev, PCI_COMMAND_INTX_DISABLE, enable == 0) };
 }
 
 pub unsafe fn pci_disable_device(pdev: *mut pci_dev) {
     // SAFETY: As above.
     unsafe {
         (*pdev).enabled -= 1;
-        pci_clear_master(pdev);
+        if (*pdev).enabled == 0 {
+            pci_clear_master(pdev);
+        }
     }
 }
 
-pub unsafe fn pci_device_is_present(_: *mut pci_dev) -> bool {
-    sim::device(|device| device.is_present()).unwrap_or(false)
+pub unsafe fn pci_device_is_present(pdev: *mut pci_dev) -> bool {
+    // SAFETY: As above.
+    let pdev = unsafe { &*pdev };
+    pdev.check();
+    pdev.read() != Configuration::ABSENT
 }
 
 pub unsafe fn pcie_reset_flr(pdev: *mut pci_dev, probe: bool) -> c_int {
-    if !probe {
-        // SAFETY: As above.
-        sim::sleep(unsafe { (*pdev).reset_time });
-        sim::device(|device| device.function_reset());
+    // SAFETY: As above.
+    let pdev = unsafe { &*pdev };
+    if probe {
+        return if pdev.flr == Flr::Unsupported {
+            -ENOTTY
+        } else {
+            0
+        };
     }
-    0
+    pdev.check();
+    pdev.function_level_reset()
 }
 
 pub unsafe fn pci_save_state(pdev: *mut pci_dev) -> c_int {
     // SAFETY: As above.
-    unsafe { (*pdev).saved = Some((*pdev).command) };
+    let pdev = unsafe { &*pdev };
+    pdev.check();
+    pdev.save();
     0
 }
 
 pub unsafe fn pci_restore_state(pdev: *mut pci_dev) {
     // SAFETY: As above.
-    unsafe {
-        if let Some(command) = (*pdev).saved {
-            write_command(pdev, command);
-        }
-    }
+    let pdev = unsafe { &*pdev };
+    pdev.check();
+    pdev.restore();
 }
 
 pub unsafe fn pci_store_saved_state(pdev: *mut pci_dev) -> *mut pci_saved_state {
-    if !sim::may_allocate() {
+    // SAFETY: As above.
+    let (saved, is_saved) = unsafe { (*pdev).saved.get() };
+    if !is_saved || !sim::may_allocate() {
         return null_mut();
     }
-    // SAFETY: As above.
-    let command = unsafe { (*pdev).saved.unwrap_or(0) };
-    Box::into_raw(Box::new(pci_saved_state(command)))
+    Box::into_raw(Box::new(pci_saved_state(saved)))
 }
 
 pub unsafe fn pci_load_saved_state(pdev: *mut pci_dev, state: *mut pci_saved_state) -> c_int {
     // SAFETY: As above.
-    unsafe { (*pdev).saved = Some((*state).0) };
+    unsafe { (*pdev).saved.set(((*state).0, true)) };
     0
 }
 
@@ -226,13 +457,11 @@ pub unsafe fn pci_read_config_word(pdev: *mut pci_dev, place: c_int, value: *mut
     assert_eq!(place, PCI_COMMAND as c_int);
     // SAFETY: As above.
     unsafe {
-        *value = if pci_device_is_present(pdev) {
-            (*pdev).command
-        } else {
-            u16::MAX
-        };
+        (*pdev).check();
+        *value = (*pdev).read().command;
+        // `PCIBIOS_DEVICE_NOT_FOUND`.
+        c_int::from((*pdev).is_disconnected()) * 0x86
     }
-    0
 }
 
 /// Frees a saved state, the only type that drivers pass.
@@ -321,7 +550,25 @@ pub fn mapped() -> usize {
     MAPPED.get()
 }
 
+/// Writes to a register in a BAR.
 pub unsafe fn writel(value: u32, address: *mut c_void) {
     let (bar, offset) = bar_of(address as u64).expect("an address of a BAR");
-    sim::write_device(bar, offset, value);
+    write_bar(bar, offset, value);
+}
+
+/// Writes to a BAR for a driver.
+pub(crate) fn write_bar(bar: u32, offset: u64, value: u32) {
+    let function = function();
+    function.check_memory();
+    if function.is_readable() && !function.decodes() && !function.is_lost.get() {
+        warn("a BAR is accessed that its function does not decode".into());
+    }
+    write_bar_of_user(bar, offset, value);
+}
+
+/// As [`write_bar`], for a program that has mapped the BAR. It may do so at any time.
+pub fn write_bar_of_user(bar: u32, offset: u64, value: u32) {
+    if function().decodes() {
+        sim::write_device(bar, offset, value);
+    }
 }
