@@ -12,7 +12,10 @@ use kernel::{
     ffi::c_int,
     prelude::*,
     sync::{
-        atomic::Atomic,
+        atomic::{
+            self,
+            Atomic, //
+        },
         Arc, //
     }, //
 };
@@ -63,7 +66,7 @@ impl QpRef {
     ) -> Result<Arc<Self>> {
         let this = Self {
             qp: AtomicPtr::new(qp),
-            id: LAST_ID.fetch_add(1, Relaxed),
+            id: LAST_ID.fetch_add(1, atomic::Relaxed),
             cqs: cqs.map(|cq| cq.addr()),
             layout,
         };
