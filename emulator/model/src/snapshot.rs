@@ -118,7 +118,7 @@ pub struct EventQueue {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct MemoryRegion {
     /// Its number, which is in its keys.
-    pub number: u16,
+    pub number: u32,
     /// Its protection domain.
     pub pd: u16,
     /// The generation of its keys.

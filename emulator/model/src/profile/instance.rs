@@ -2,7 +2,9 @@
 
 //! EFA devices of EC2 instances.
 
-use crate::{Overrides, Profile};
+use efa_hw::{admin::event_counter::QpEvents, features::FeatureId};
+
+use crate::{Config, Overrides, Profile};
 
 /// RDMA operations that an instance's devices support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,8 +51,8 @@ const fn new(
 impl Instance {
     /// All known instances.
     ///
-    /// Documentation/emulator.md lists the sources of the figures. AWS does not document PCI ids. Those of p4d, p4de and
-    /// p5.48xlarge were observed; all others are guesses from the version of EFA.
+    /// Documentation/emulator.md lists the sources of the figures. AWS does not document PCI ids. Those of p4d, p4de, p5.48xlarge
+    /// and p5en.48xlarge were observed; all others are guesses from the version of EFA.
     pub const ALL: &[Self] = &[
         new("c5n.18xlarge", 1, Profile::Efa0, 100, Rdma::None),
         new("c6gn.16xlarge", 1, Profile::Efa1, 100, Rdma::ReadWrite),
@@ -98,7 +100,50 @@ impl Instance {
             unsolicited_write_recv: Some(write),
             // Nitro v4 and newer have them according to AWS's network-flow-monitor-agent, PR 110. EFA's first version is older.
             network_stats: Some(self.profile > Profile::Efa0),
+            ..self.measured()
+        }
+    }
+
+    /// Attributes that users of an EC2 instance have published, as of November 2026. They are taken for those of all devices with
+    /// the same PCI id, and of newer ones if nothing is known of these.
+    ///
+    /// | attribute | instance | source |
+    /// |---|---|---|
+    /// | regions of 96 GiB, 262,144 regions, 1,024 address handles, pages of 4 KiB to 2 GiB | p5 | openucx/ucx PR 10069 |
+    /// | regions of 192 GiB, about 24 Mi pages in all | p5en | kvcache-ai/Mooncake PR 1912 |
+    /// | 524,288 regions | g7e.12xlarge | `ibv_devinfo` |
+    /// | 512 event counters up to 2^31 - 1, not of reads by peers | p5en, not p5 | measured on 2026-08-19; p6: aws/aws-ofi-nccl PR 1371 |
+    fn measured(&self) -> Overrides {
+        const MI: u32 = 1 << 20;
+        let (max_mr, max_mr_pages) = match self.profile {
+            Profile::Efa0 => return Overrides::default(),
+            Profile::Efa1 => (1 << 18, 24 * MI),
+            Profile::Efa2 => (1 << 18, 48 * MI),
+            Profile::Efa3 | Profile::Efa4 => (1 << 19, 48 * MI),
+        };
+        let limits = Overrides {
+            max_mr: Some(max_mr),
+            max_mr_pages: Some(max_mr_pages),
+            max_total_pages: Some(u64::from(24 * MI)),
+            max_ah: Some(1024),
+            page_size_cap: Some((1 << 32) - (1 << 12)),
             ..Overrides::default()
+        };
+        if self.profile < Profile::Efa2 {
+            return limits;
+        }
+        let features = Config::new(self.profile, 0).attributes().supported_features;
+        let events = QpEvents {
+            remote_read_comp: false,
+            ..QpEvents::from_raw(QpEvents::DEFINED)
+        };
+        Overrides {
+            supported_features: Some(features | FeatureId::QueueAttr2.mask()),
+            event_counters: Some(true),
+            max_event_counters: Some(512),
+            event_counter_max_val: Some(i32::MAX as u64),
+            event_counter_events: Some(events.into_raw()),
+            ..limits
         }
     }
 }
@@ -108,7 +153,6 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::Config;
 
     fn devices(instance: &Instance) -> impl Iterator<Item = Config> {
         (0..instance.devices).map(|number| Config {
@@ -168,19 +212,24 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_differs_from_the_profile() {
-        for instance in Instance::ALL {
+    fn limits_are_those_that_were_published() {
+        for (name, max_mr, gib, counters) in [
+            ("p5.48xlarge", 262_144, 96, (0, 0, 0)),
+            ("p5en.48xlarge", 262_144, 192, (512, 2_147_483_647, 0x2ff)),
+            ("g7e.12xlarge", 524_288, 192, (512, 2_147_483_647, 0x2ff)),
+        ] {
+            let instance = Instance::find(name).unwrap();
             let own = devices(instance).next().unwrap().attributes();
-            let profile = Config::new(instance.profile, 0).attributes();
-            let mut same = own.clone();
-            same.link_gbps = profile.link_gbps;
-            same.rdma_read = profile.rdma_read;
-            same.max_rdma_size = profile.max_rdma_size;
-            same.max_wr_rdma_sges = profile.max_wr_rdma_sges;
-            same.rdma_write = profile.rdma_write;
-            same.unsolicited_write_recv = profile.unsolicited_write_recv;
-            same.network_stats = profile.network_stats;
-            assert_eq!(same, profile, "{}", instance.name);
+            assert_eq!((own.max_mr, own.max_ah), (max_mr, 1024), "{name}");
+            assert_eq!(own.max_mr_pages >> 18, gib, "{name}");
+            assert_eq!(own.page_size_cap, 0xffff_f000, "{name}");
+            let caps = own.queue_attr_2();
+            let events = caps.supported_event_counter_qp_events.into_raw();
+            let found = (caps.max_event_counters, caps.event_counter_max_val, events);
+            assert_eq!(found, counters, "{name}");
+            assert_eq!(own.event_counters, counters.0 > 0, "{name}");
+            assert!(!own.event_counters || own.supports(FeatureId::QueueAttr2));
+            assert_eq!(own.wide_wqe(), instance.profile == Profile::Efa3);
         }
     }
 

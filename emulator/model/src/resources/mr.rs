@@ -114,7 +114,7 @@ pub(crate) struct FastRegistration {
 /// All memory regions. The local key of a new region is its number.
 #[derive(Debug, Default)]
 pub(crate) struct Mrs {
-    table: Table<Mr>,
+    table: Table<Mr, u32>,
     total_pages: u64,
 }
 
@@ -125,7 +125,7 @@ impl Mrs {
 
     /// Describes the first memory regions for a snapshot.
     pub(crate) fn snapshot(&self) -> Vec<MemoryRegion> {
-        let snapshot = |(number, mr): (u16, &Mr)| MemoryRegion {
+        let snapshot = |(number, mr): (u32, &Mr)| MemoryRegion {
             number,
             pd: mr.pd,
             generation: mr.generation,
@@ -164,8 +164,8 @@ impl Mrs {
 
     /// The region that a local or remote key belongs to.
     fn find(&self, key: Key) -> Result<&Mr, Denied> {
-        let number = u16::try_from(key.region & !REMOTE_KEY).map_err(|_| Denied)?;
-        let mr = self.table.get(number).map_err(|_| Denied)?;
+        let mr = self.table.get(key.region & !REMOTE_KEY);
+        let mr = mr.map_err(|_| Denied)?;
         if key.generation == mr.generation {
             Ok(mr)
         } else {
@@ -176,8 +176,7 @@ impl Mrs {
     /// Finds the region of a local key of any generation, if it belongs to `pd` and gets its pages by work requests.
     fn find_fast(&mut self, pd: u16, key: u32) -> Result<&mut Mr, Denied> {
         let parts = Key::from_raw(key);
-        let number = u16::try_from(parts.region).map_err(|_| Denied)?;
-        let mr = self.table.get_mut(number).map_err(|_| Denied)?;
+        let mr = self.table.get_mut(parts.region).map_err(|_| Denied)?;
         if mr.fast && mr.pd == pd && parts.into_raw() == key {
             Ok(mr)
         } else {
@@ -326,7 +325,7 @@ impl Mrs {
         let capacity = mr.capacity;
         let l_key = self.table.insert(attributes.max_mr, mr)?;
         self.total_pages += capacity;
-        Ok(l_key.into())
+        Ok(l_key)
     }
 
     /// Begins to register a region. The caller then reads its pages, and [finishes](Self::finish) it, which creates the region.
@@ -449,9 +448,8 @@ impl Mrs {
         command: &DeregMr,
     ) -> Result<NoData, Status> {
         let key = Key::from_raw(command.l_key);
-        let number = u16::try_from(key.region).map_err(|_| Status::IllegalParameter)?;
         // The driver may have advanced the key of a fast region without registering it.
-        let generation = if self.table.get(number)?.fast {
+        let generation = if self.table.get(key.region)?.fast {
             key.generation
         } else {
             0
@@ -460,7 +458,7 @@ impl Mrs {
             return Err(Status::IllegalParameter);
         }
         host.quiesce();
-        let mr = self.table.remove(number)?;
+        let mr = self.table.remove(key.region)?;
         self.total_pages -= mr.capacity;
         pds.remove_user(mr.pd);
         Ok(NoData {})

@@ -230,6 +230,9 @@ impl Qps {
         }
         // The send queue is in the device, the receive queue in memory that the driver allocates.
         let virt = command.flags.sq_virt || command.flags.rq_virt;
+        if command.sl > attributes.max_sl {
+            return Err(Status::IllegalParameter);
+        }
         if virt || command.sq_base_addr != 0 || command.sq_l_key != 0 || command.rq_l_key != 0 {
             return Err(Status::IllegalParameter);
         }
@@ -244,6 +247,7 @@ impl Qps {
             return Err(Status::IllegalParameter);
         }
         let limit = attributes.max_qp.min(bars.max_qp);
+        self.table.reuses_early = attributes.reuse_qp_numbers;
         let qp_num = self.table.insert(
             limit,
             Qp {

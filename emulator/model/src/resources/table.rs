@@ -5,32 +5,63 @@
 use std::{
     cell::Cell,
     collections::{HashSet, VecDeque},
+    hash::Hash,
 };
 
 use efa_hw::admin::Status;
 
 use crate::snapshot::MAX_LISTED;
 
+/// A number of an object.
+pub(crate) trait Number: Copy + Eq + Hash + TryFrom<usize> + TryInto<usize> {
+    /// The largest number.
+    const MAX: usize;
+
+    /// Returns the number of an object by its index.
+    fn of(index: usize) -> Option<Self> {
+        Self::try_from(index + 1).ok()
+    }
+
+    /// Returns the index of the object with the number.
+    fn index(self) -> Option<usize> {
+        self.try_into().ok()?.checked_sub(1)
+    }
+}
+
+impl Number for u16 {
+    /// The next number means "unknown" in some parts of the interface.
+    const MAX: usize = u16::MAX as usize - 1;
+}
+
+/// Numbers of memory regions.
+impl Number for u32 {
+    /// Keys have 20 bits for the number, of which one distinguishes remote keys.
+    const MAX: usize = (1 << 19) - 1;
+}
+
 /// Objects identified by numbers.
 ///
 /// Numbers start at 1, so that a number that was never set refers to nothing. A freed number is reused as late as possible,
 /// even after a reset, to detect a driver that still uses it.
 #[derive(Debug)]
-pub(crate) struct Table<T> {
+pub(crate) struct Table<T, N = u16> {
     objects: Vec<Option<T>>,
-    free: VecDeque<u16>,
+    free: VecDeque<N>,
+    /// Whether freed numbers are reused as early as possible instead, to detect programs that confuse two objects.
+    pub(super) reuses_early: bool,
     live: usize,
     /// Numbers of objects that a reset has removed, and that were not reused since.
-    ended: HashSet<u16>,
+    ended: HashSet<N>,
     /// Whether a lookup named one of these since the last [`take_missed`](Self::take_missed).
     missed: Cell<bool>,
 }
 
-impl<T> Default for Table<T> {
+impl<T, N> Default for Table<T, N> {
     fn default() -> Self {
         Self {
             objects: Vec::new(),
             free: VecDeque::new(),
+            reuses_early: false,
             live: 0,
             ended: HashSet::new(),
             missed: Cell::new(false),
@@ -38,57 +69,57 @@ impl<T> Default for Table<T> {
     }
 }
 
-impl<T> Table<T> {
-    /// Limit on objects of a kind, and largest number. The next number means "unknown" in some parts of the interface.
-    const MAX: usize = u16::MAX as usize - 1;
-
+impl<T, N: Number> Table<T, N> {
     /// Returns the number of objects.
     pub(crate) fn len(&self) -> usize {
         self.live
     }
 
     /// Adds an object, if there are less than `limit`, and returns its number.
-    pub(crate) fn insert(&mut self, limit: u32, object: T) -> Result<u16, Status> {
-        let limit = usize::try_from(limit).unwrap_or(Self::MAX).min(Self::MAX);
+    pub(crate) fn insert(&mut self, limit: u32, object: T) -> Result<N, Status> {
+        let limit = usize::try_from(limit).unwrap_or(N::MAX).min(N::MAX);
         if self.live >= limit {
             return Err(Status::ResourceAllocationFailure);
         }
-        let number = if self.objects.len() < limit {
+        let number = if self.reuses_early && !self.free.is_empty() {
+            self.free.pop_back()
+        } else if self.objects.len() < limit {
             self.objects.push(None);
-            // CAST: there are at most `MAX` objects.
-            self.objects.len() as u16
+            N::of(self.objects.len() - 1)
         } else {
-            self.free
-                .pop_front()
-                .ok_or(Status::ResourceAllocationFailure)?
+            self.free.pop_front()
         };
+        let number = number.ok_or(Status::ResourceAllocationFailure)?;
+        let place = number.index().and_then(|index| self.objects.get_mut(index));
+        *place.ok_or(Status::ResourceAllocationFailure)? = Some(object);
         self.live += 1;
         self.ended.remove(&number);
-        self.objects[usize::from(number) - 1] = Some(object);
         Ok(number)
     }
 
     /// Returns the object with a number.
-    pub(crate) fn get(&self, number: u16) -> Result<&T, Status> {
-        usize::from(number)
-            .checked_sub(1)
+    pub(crate) fn get(&self, number: N) -> Result<&T, Status> {
+        number
+            .index()
             .and_then(|index| self.objects.get(index)?.as_ref())
             .ok_or_else(|| self.miss(number))
     }
 
     /// Returns the object with a number.
-    pub(crate) fn get_mut(&mut self, number: u16) -> Result<&mut T, Status> {
+    pub(crate) fn get_mut(&mut self, number: N) -> Result<&mut T, Status> {
         self.get(number)?;
-        self.objects[usize::from(number) - 1]
-            .as_mut()
+        let place = number.index().and_then(|index| self.objects.get_mut(index));
+        place
+            .and_then(Option::as_mut)
             .ok_or(Status::IllegalParameter)
     }
 
     /// Removes the object with a number.
-    pub(crate) fn remove(&mut self, number: u16) -> Result<T, Status> {
+    pub(crate) fn remove(&mut self, number: N) -> Result<T, Status> {
         self.get(number)?;
-        let object = self.objects[usize::from(number) - 1]
-            .take()
+        let place = number.index().and_then(|index| self.objects.get_mut(index));
+        let object = place
+            .and_then(Option::take)
             .ok_or(Status::IllegalParameter)?;
         self.live -= 1;
         self.free.push_back(number);
@@ -97,7 +128,7 @@ impl<T> Table<T> {
 
     /// Removes all objects, as a reset does.
     pub(crate) fn end(&mut self) {
-        for (number, object) in (1..).zip(&mut self.objects) {
+        for (number, object) in (0..).map_while(N::of).zip(&mut self.objects) {
             if object.take().is_some() {
                 self.free.push_back(number);
                 self.ended.insert(number);
@@ -107,7 +138,7 @@ impl<T> Table<T> {
     }
 
     /// Returns the status for a lookup of a missing object. Records whether a reset has removed it.
-    fn miss(&self, number: u16) -> Status {
+    fn miss(&self, number: N) -> Status {
         if self.ended.contains(&number) {
             self.missed.set(true);
         }
@@ -125,13 +156,13 @@ impl<T> Table<T> {
     }
 
     /// All objects with their numbers.
-    pub(super) fn numbered(&self) -> impl Iterator<Item = (u16, &T)> {
-        let objects = (1..=u16::MAX).zip(&self.objects);
+    pub(super) fn numbered(&self) -> impl Iterator<Item = (N, &T)> {
+        let objects = (0..).map_while(N::of).zip(&self.objects);
         objects.filter_map(|(number, object)| Some((number, object.as_ref()?)))
     }
 
     /// Returns the first [`MAX_LISTED`] objects, as there may be very many.
-    pub(super) fn first(&self) -> impl Iterator<Item = (u16, &T)> {
+    pub(super) fn first(&self) -> impl Iterator<Item = (N, &T)> {
         self.numbered().take(MAX_LISTED)
     }
 }

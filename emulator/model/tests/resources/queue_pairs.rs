@@ -32,6 +32,19 @@ fn queue_pair_with_two_completion_queues() {
 }
 
 #[test]
+fn numbers_of_queue_pairs_come_back_at_once() {
+    let mut set = Set::new(Profile::Efa2);
+    set.set(r#"{"reuse_qp_numbers":true}"#);
+    let cq = set.cq();
+    let command = set.create_qp(QpType::Srd, cq);
+    let [first, second] = [(); 2].map(|()| set.execute(&command).qp_handle);
+    for qp_handle in [first, second, first] {
+        set.execute(&DestroyQp { qp_handle });
+        assert_eq!(set.execute(&command).qp_handle, qp_handle);
+    }
+}
+
+#[test]
 fn queue_pairs() {
     let mut set = Set::new(Profile::Efa2);
     let illegal = Status::IllegalParameter;
@@ -43,6 +56,8 @@ fn queue_pairs() {
     set.refuses(good, |it| it.flags.sq_virt = true);
     set.refuses(good, |it| it.flags.rq_virt = true);
     set.refuses(good, |it| it.sq_base_addr = 4096);
+    set.set(r#"{"max_sl":7}"#);
+    set.refuses(good, |it| it.sl = 8);
     for (send_queue_depth, send_queue_ring_size) in [
         (0, 64),
         (64, 0),
