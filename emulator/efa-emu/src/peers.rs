@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// Version of the protocol, which changes if older emulators would not understand it.
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 
 /// Limit on a message in bytes: a packet with the largest payload, or the addresses of all devices of a program.
 const MAX_MESSAGE: usize = 16 << 10;

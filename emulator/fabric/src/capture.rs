@@ -193,6 +193,7 @@ impl From<Subject> for SubjectFields {
                 memory,
                 length,
                 immediate,
+                ..
             } => Self {
                 code: 2,
                 qp,

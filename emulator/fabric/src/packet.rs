@@ -109,6 +109,8 @@ pub(crate) enum Subject {
         memory: (u32, u64),
         length: u32,
         immediate: Option<u32>,
+        /// Whether the sender's queue pair has unsolicited receives.
+        unsolicited: bool,
     },
     /// Read of memory, given by remote key and address.
     Read {

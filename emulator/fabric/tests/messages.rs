@@ -94,24 +94,35 @@ fn request_ids_of_64_bits() {
     assert_eq!((received.length, received.ah), (8, b.ah));
 }
 
+/// Either both queue pairs have unsolicited receives, or none.
 #[test]
-fn an_unsolicited_write_with_immediate_data() {
-    let mut net = Net::new(&[Profile::Efa3; 2], Settings::default());
-    let flags = CreateQpFlags {
-        unsolicited_write_recv: true,
-        ..CreateQpFlags::default()
-    };
-    let mut a = net.qp(0, QpType::Srd);
-    let mut b = net.qp_with(1, QpType::Srd, flags, CqCaps1::default(), 64);
-    net.introduce(&mut a, &mut b);
-    let (from, to) = (net.region(&a, 1, 0), net.region(&b, 1, 0));
-    let mut write = Send::write(&b, &from, &to, 100);
-    write.immediate = Some(7);
-    net.post(&mut a, &write);
-    assert_eq!(net.wait(&mut a).status, 0);
-    let completion = net.wait(&mut b);
-    assert_eq!((completion.imm, completion.length), (7, 100));
-    assert!(completion.flags.unsolicited);
+fn unsolicited_writes_with_immediate_data() {
+    for has in [[true, true], [false, true], [true, false]] {
+        let mut net = Net::new(&[Profile::Efa3; 2], Settings::default());
+        let [mut a, mut b] = [0, 1].map(|port| {
+            let flags = CreateQpFlags {
+                unsolicited_write_recv: has[port],
+                ..CreateQpFlags::default()
+            };
+            net.qp_with(port, QpType::Srd, flags, CqCaps1::default(), 64)
+        });
+        net.introduce(&mut a, &mut b);
+        let (from, to) = (net.region(&a, 1, 0), net.region(&b, 1, 0));
+        net.receive(&mut b, &[(to.iova, 100, to.lkey)]);
+        let mut write = Send::write(&b, &from, &to, 100);
+        write.immediate = Some(7);
+        net.post(&mut a, &write);
+        let status = net.status(&mut a);
+        if has == [true, true] {
+            let completion = net.wait(&mut b);
+            assert_eq!((status, completion.status), (CompStatus::Ok, 0));
+            assert_eq!((completion.imm, completion.length), (7, 100));
+            assert!(completion.flags.unsolicited);
+        } else {
+            assert_eq!(status, CompStatus::RemoteFeatureMismatch, "{has:?}");
+            assert_eq!(net.poll(&mut b), None, "{has:?}");
+        }
+    }
 }
 
 #[test]

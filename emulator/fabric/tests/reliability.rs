@@ -5,7 +5,12 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use efa_fabric::{Denied, PathSettings, Settings};
-use efa_hw::{admin::qp::QpType, io::CompStatus, stats::NetworkStats};
+use efa_hw::{
+    admin::qp::{QpState, QpType},
+    io::CompStatus,
+    stats::NetworkStats,
+};
+use efa_model::Overrides;
 use efa_testing::net::{DEPTH, Net, Qp, Send, networks, pattern};
 use proptest::prelude::*;
 
@@ -163,6 +168,48 @@ fn a_message_whose_acknowledgements_are_lost_arrives_once() {
     net.fabric.set(settings(Vec::new()));
     assert_eq!(net.status(&mut a), CompStatus::Ok);
     assert_eq!((net.poll(&mut a), net.poll(&mut b)), (None, None));
+}
+
+/// The first copy of a message finds no queue pair that receives, and its sender gets an error. A second copy, which is under way by
+/// then, does not arrive at a queue pair that has the number now.
+#[test]
+fn a_message_that_was_refused_does_not_arrive() {
+    type Change = fn(&mut Net, &mut Qp);
+    let changes: [[Change; 2]; 2] = [
+        [
+            |net, qp| net.destroy(qp),
+            |net, qp| *qp = net.sibling(qp, QpType::Srd),
+        ],
+        [
+            |net, qp| net.modify(qp, QpState::Reset),
+            |net, qp| net.driver(qp.port, |driver| qp.start(driver)),
+        ],
+    ];
+    for [end, begin] in changes {
+        let (mut net, mut a, mut b) = Net::pair(Settings {
+            delay_us: 1e6,
+            silence_s: 100.0,
+            ..Settings::default()
+        });
+        let (from, to) = (net.region(&a, 1, 0), net.region(&b, 1, 0));
+        let reuse = Overrides {
+            reuse_qp_numbers: Some(true),
+            ..Overrides::default()
+        };
+        net.set(b.port, reuse);
+        net.post(&mut a, &Send::message(&b, &from, 32));
+        let number = b.number;
+        end(&mut net, &mut b);
+        net.run_for(Duration::from_millis(1001));
+        begin(&mut net, &mut b);
+        assert_eq!(b.number, number);
+        net.receive(&mut b, &[(to.iova, 32, to.lkey)]);
+        assert_eq!(net.status(&mut a), CompStatus::RemoteBadDestQpn);
+        net.run_for(Duration::from_secs(5));
+        assert_eq!(net.poll(&mut b), None);
+        let counters = net.driver(a.port, |driver| driver.device.counters());
+        assert!(counters.retrans_pkts > 0);
+    }
 }
 
 #[test]

@@ -89,8 +89,13 @@ impl<G: Guest> State<G> {
                 memory: (key, address),
                 length,
                 immediate,
+                unsolicited,
             } => {
-                let end = (arrived >= length).then_some(WriteEnd { length, immediate });
+                let end = (arrived >= length).then_some(WriteEnd {
+                    length,
+                    immediate,
+                    unsolicited,
+                });
                 let content = Content::Write {
                     memory: (key, address.wrapping_add(data.offset.into())),
                     length: data.length,
@@ -155,19 +160,20 @@ impl<G: Guest> State<G> {
         }
     }
 
-    /// Whether a part of a message is for a missing queue pair or read, over a connection without receiver state. Its verdict
-    /// does not change, so no state is necessary. A failure has no effect after the first time. Its queue pair may have ended, and
-    /// another one with the same number may have a later connection.
+    /// Whether a part of a message needs no receiver state. A response to a missing read does not, over a connection without state:
+    /// its verdict does not change. That for a missing queue pair may: another one may get its number before a copy arrives. A
+    /// failure has no effect after the first time. Its queue pair may have ended, and another one with the same number may have a
+    /// later connection.
     fn needs_no_state(&mut self, part: Part<'_>) -> bool {
         let Part { from, header, .. } = part;
-        let is_missing = match header.subject {
-            Subject::Failure { .. } => return true,
-            Subject::Send { qp, .. } | Subject::Write { qp, .. } | Subject::Read { qp, .. } => {
-                !self.device.has_qp(qp)
+        match header.subject {
+            Subject::Failure { .. } => true,
+            Subject::Response { reader } => {
+                self.reads.get_mut(reader, from).is_none()
+                    && self.receivers.get_mut(from, part.connection()).is_none()
             }
-            Subject::Response { reader } => self.reads.get_mut(reader, from).is_none(),
-        };
-        is_missing && self.receivers.get_mut(from, part.connection()).is_none()
+            _ => false,
+        }
     }
 
     /// Checks a part of a message against the receiver state; returns the bytes of the message that have arrived with it.

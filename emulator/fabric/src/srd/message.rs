@@ -117,6 +117,7 @@ impl Content {
                         memory,
                         length,
                         immediate,
+                        unsolicited: request.unsolicited,
                     },
                     Operation::RdmaRead => Subject::Read {
                         qp,

@@ -35,6 +35,8 @@ pub struct Request {
     pub operation: Operation,
     /// Immediate data.
     pub immediate: Option<u32>,
+    /// Whether the queue pair has unsolicited receives.
+    pub unsolicited: bool,
     /// Remote key and address of the peer's memory, for RDMA.
     pub remote: (u32, u64),
     /// Bytes to send or to read.
@@ -153,6 +155,7 @@ impl DataPath {
             qkey: wqe.meta.qkey,
             operation: work.operation,
             immediate: work.immediate,
+            unsolicited: qp.unsolicited_write_recv,
             remote: (work.remote.key, work.remote.address),
             length: work.length,
             version: self.attributes.device_version,

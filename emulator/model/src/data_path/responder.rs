@@ -82,6 +82,8 @@ pub struct WriteEnd {
     pub length: u32,
     /// Immediate data.
     pub immediate: Option<u32>,
+    /// Whether the peer's queue pair has unsolicited receives.
+    pub unsolicited: bool,
 }
 
 /// Why an arrival is refused.
@@ -189,8 +191,11 @@ impl DataPath {
                     mrs.translate(pd, memory, Access::RemoteWrite, segments)
                         .map_err(bad_address)?;
                 }
-                let has_immediate = end.is_some_and(|end| end.immediate.is_some());
-                if has_immediate && !unsolicited {
+                let end = end.filter(|end| end.immediate.is_some());
+                if end.is_some_and(|end| end.unsolicited != unsolicited) {
+                    return Err(Refusal::Status(CompStatus::RemoteFeatureMismatch));
+                }
+                if end.is_some() && !unsolicited {
                     delivery.receive = Some(self.take_receive(host, arrival)?);
                 }
             }
@@ -260,6 +265,7 @@ impl DataPath {
                     Some(WriteEnd {
                         length,
                         immediate: Some(immediate),
+                        ..
                     }),
                 ..
             } => (

@@ -45,11 +45,6 @@ impl Device {
         self.is_alive() && self.data.resources.qps.current(qp).is_some()
     }
 
-    /// Whether a queue pair with this number exists.
-    pub fn has_qp(&self, number: u16) -> bool {
-        self.data.resources.qps.get(number).is_some()
-    }
-
     /// Completes a work request. Ignored if its queue pair is not [current](Self::is_current): the request has ended already.
     pub fn complete(&mut self, host: &mut dyn Host, request: &Request, status: CompStatus) {
         if !self.is_alive() {

@@ -153,6 +153,7 @@ fn an_immediate_takes_a_receive_at_once() {
     let end = Some(WriteEnd {
         length: 8,
         immediate: Some(1),
+        unsolicited: false,
     });
     let write = Content::Write {
         memory: (set.rkey, IOVA),

@@ -170,7 +170,11 @@ fn arrival(input: &mut Input<'_>, addresses: &[u64], qp: u16) -> Arrival {
             0 => Content::Write {
                 memory,
                 length,
-                end: (input.byte() < 128).then_some(WriteEnd { length, immediate }),
+                end: (input.byte() < 128).then_some(WriteEnd {
+                    length,
+                    immediate,
+                    unsolicited: input.byte() < 128,
+                }),
             },
             1 => Content::Read {
                 memory,
