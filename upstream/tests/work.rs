@@ -52,7 +52,7 @@ mod tests {
     /// Takes the list that a work request of SRD begins.
     fn list(wr: &bindings::ib_srd_rdma_wr) -> SendWrs<'_, (), u32> {
         // SAFETY: The work request is of SRD. The function can be called with any region.
-        unsafe { SendWrs::new(&raw const wr.wr.wr, &SendWrLayout::EFA_SRD, mr_of) }
+        unsafe { SendWrs::new(&raw const wr.wr.wr, &SendWrLayout::EFA_SRD, 0, mr_of) }
     }
 
     /// Returns what a work request of SRD asks for.
@@ -64,10 +64,10 @@ mod tests {
     fn an_empty_list_has_no_work_request() {
         // SAFETY: The list is empty.
         let mut wrs: SendWrs<'_, (), u32> =
-            unsafe { SendWrs::new(null(), &SendWrLayout::UD, mr_of) };
+            unsafe { SendWrs::new(null(), &SendWrLayout::UD, 0, mr_of) };
         assert!(wrs.peek().is_none());
         // SAFETY: The list is empty.
-        assert!(unsafe { RecvWrs::new(null()) }.peek().is_none());
+        assert!(unsafe { RecvWrs::new(null(), 0) }.peek().is_none());
     }
 
     #[test]
@@ -131,7 +131,7 @@ mod tests {
         let wr = srd(bindings::ib_wr_opcode_IB_WR_RDMA_WRITE);
         // SAFETY: A work request of SRD is as long as one of UD, of which nothing is read here.
         let mut wrs: SendWrs<'_, (), u32> =
-            unsafe { SendWrs::new(&raw const wr.wr.wr, &SendWrLayout::UD, mr_of) };
+            unsafe { SendWrs::new(&raw const wr.wr.wr, &SendWrLayout::UD, 0, mr_of) };
         let next = wrs.peek().ok_or(ENOENT)?;
         assert_eq!(next.wr().operation().err(), Some(EINVAL));
         Ok(())
@@ -153,19 +153,18 @@ mod tests {
     fn a_registration_has_its_region() -> Result {
         // SAFETY: All zeroes are a region, which has numbers and pointers only.
         let mut region: bindings::ib_mr = unsafe { MaybeUninit::zeroed().assume_init() };
-        (region.lkey, region.iova, region.length, region.page_size) = (1, 2, 3, 4);
+        (region.lkey, region.iova, region.length) = (1, 2, 3);
         // SAFETY: All zeroes are a work request, which has numbers and pointers only.
         let mut wr: bindings::ib_reg_wr = unsafe { MaybeUninit::zeroed().assume_init() };
         wr.wr.opcode = bindings::ib_wr_opcode_IB_WR_REG_MR;
         wr.mr = &mut region;
         // SAFETY: The work request is a registration. The function can be called with any region.
         let mut wrs: SendWrs<'_, (), u32> =
-            unsafe { SendWrs::new(&raw const wr.wr, &SendWrLayout::EFA_SRD, mr_of) };
+            unsafe { SendWrs::new(&raw const wr.wr, &SendWrLayout::EFA_SRD, 0, mr_of) };
         let SendOp::RegMr(found) = wrs.peek().ok_or(ENOENT)?.wr().operation()? else {
             return Err(EINVAL);
         };
-        assert_eq!((found.lkey(), found.iova()), (1, 2));
-        assert_eq!((found.length(), found.page_size()), (3, 4));
+        assert_eq!((found.lkey(), found.iova(), found.length()), (1, 2, 3));
         assert_eq!(*found.mr(), 1);
         Ok(())
     }
@@ -177,7 +176,7 @@ mod tests {
         wr.wr.opcode = bindings::ib_wr_opcode_IB_WR_REG_MR;
         // SAFETY: The work request is a registration, which names no region.
         let mut wrs: SendWrs<'_, (), u32> =
-            unsafe { SendWrs::new(&raw const wr.wr, &SendWrLayout::EFA_SRD, mr_of) };
+            unsafe { SendWrs::new(&raw const wr.wr, &SendWrLayout::EFA_SRD, 0, mr_of) };
         let next = wrs.peek().ok_or(ENOENT)?;
         assert_eq!(next.wr().operation().err(), Some(EINVAL));
         Ok(())
@@ -278,7 +277,7 @@ mod tests {
         for (count, buffers) in [(-1, 0), (0, 0), (1, 1)] {
             wr.num_sge = count;
             // SAFETY: The work request has so many buffers, or none.
-            let mut wrs = unsafe { RecvWrs::new(&wr) };
+            let mut wrs = unsafe { RecvWrs::new(&wr, 0) };
             let next = wrs.peek().ok_or(ENOENT)?;
             assert_eq!(next.sges().len(), buffers);
             if let Some(sge) = next.sges().first() {
