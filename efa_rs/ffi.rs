@@ -5,6 +5,11 @@
 //! bindgen generates them from `ffi/bindings_helper.h` when the module is built. `ffi/helpers.c`
 //! wraps macros and static inline functions of the headers.
 
+use kernel::transmute::{
+    AsBytes,
+    FromBytes, //
+};
+
 #[allow(
     clippy::all,
     clippy::multiple_unsafe_ops_per_block,
@@ -30,6 +35,60 @@ mod bindings {
 pub(crate) use bindings::*;
 
 mod uapi;
+
+/// Implements a constructor for structures of which zeroes are a valid value: they have numbers, arrays of
+/// these, booleans, and pointers that may be null.
+macro_rules! zeroed {
+    ($($name:ident),* $(,)?) => {$(
+        impl Default for $name {
+            fn default() -> Self {
+                // SAFETY: Zeroes are valid for each field of a structure in the list.
+                unsafe { core::mem::zeroed() }
+            }
+        }
+    )*};
+}
+
+zeroed!(
+    ib_client,
+    ib_device_attr,
+    ib_event__bindgen_ty_1,
+    ib_gid,
+    ib_qp_attr,
+    ib_qp_init_attr,
+    ib_recv_wr,
+    ib_reg_wr,
+    ib_send_wr,
+    ib_wc,
+    rdma_ah_attr,
+    rdma_user_mmap_entry,
+);
+
+/// Implements conversions for structures of the userspace ABI, which have integers and arrays of these.
+macro_rules! uapi {
+    ($($name:ident),* $(,)?) => {
+        zeroed!($($name),*);
+        $(
+            // SAFETY: Any bytes are valid integers.
+            unsafe impl FromBytes for $name {}
+
+            // SAFETY: The ABI names the padding, so that all bytes are initialized.
+            unsafe impl AsBytes for $name {}
+        )*
+    };
+}
+
+uapi!(
+    efa_ibv_alloc_pd_resp,
+    efa_ibv_alloc_ucontext_cmd,
+    efa_ibv_alloc_ucontext_resp,
+    efa_ibv_create_ah_resp,
+    efa_ibv_create_cq,
+    efa_ibv_create_cq_resp,
+    efa_ibv_create_qp,
+    efa_ibv_create_qp_resp,
+    efa_ibv_ex_query_device_resp,
+);
 
 pub(crate) use uapi::UapiDefinitions;
 

@@ -2,8 +2,6 @@
 
 //! Attributes of devices and ports that providers report.
 
-use core::mem::MaybeUninit;
-
 use crate::ffi;
 
 /// Attributes of a device. Fields of `ib_device_attr` that are missing here are zero.
@@ -76,8 +74,7 @@ impl DeviceAttr {
             max_pd: self.max_pd,
             max_ah: self.max_ah,
             max_pkeys: self.max_pkeys,
-            // SAFETY: All zeroes are a valid `ib_device_attr`: it has integers only.
-            ..unsafe { MaybeUninit::zeroed().assume_init() }
+            ..Default::default()
         }
     }
 }

@@ -211,9 +211,7 @@ impl<'p> WcPlace<'p, '_> {
         }
         let place = room.get_mut(*count)?;
         *count += 1;
-        *place = MaybeUninit::zeroed();
-        // SAFETY: All zeroes are a valid completion.
-        let wc = unsafe { place.assume_init_mut() };
+        let wc = place.write(ffi::ib_wc::default());
         // SAFETY: Both variants of the union, an integer and a pointer, have 64 bits.
         unsafe {
             (&raw mut wc.__bindgen_anon_1)

@@ -123,9 +123,8 @@ impl MmapKeys {
         let mapping = unsafe { transmute::<Mapping<'_>, Mapping<'static>>(mapping) };
         let entry = KBox::new(
             Entry {
-                // SAFETY: The core initializes its part, which consists of numbers and pointers, and
-                // expects zeroes until then.
-                core: unsafe { core::mem::zeroed() },
+                // The core initializes its part, and expects zeroes until then.
+                core: Default::default(),
                 mapping,
             },
             GFP_KERNEL,

@@ -2,8 +2,6 @@
 
 //! Queue pairs.
 
-use core::mem::MaybeUninit;
-
 use kernel::{
     bindings,
     error::from_result,
@@ -341,8 +339,7 @@ impl<P: Provider> Ops<P> {
                 // SAFETY: By the contract, the queue pair is valid. This field does not change.
                 qp_context: unsafe { (*qp).qp_context },
                 cap: queried.cap.into_raw(),
-                // SAFETY: All zeroes are valid attributes, which have numbers and pointers only.
-                ..unsafe { MaybeUninit::zeroed().assume_init() }
+                ..Default::default()
             };
             // SAFETY: By the contract, there is room for the attributes.
             unsafe { init_attr.write(initial) };

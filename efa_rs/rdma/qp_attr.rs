@@ -2,8 +2,6 @@
 
 //! Properties of queue pairs: transport, capacity, state, and attributes that can be modified.
 
-use core::mem::MaybeUninit;
-
 use crate::ffi;
 
 /// Transport of a queue pair: one of `enum ib_qp_type`.
@@ -231,8 +229,7 @@ impl QueriedQp {
             port_num: self.port_num,
             rnr_retry: self.rnr_retry,
             cap: self.cap.into_raw(),
-            // SAFETY: All zeroes are valid attributes, which have numbers and pointers only.
-            ..unsafe { MaybeUninit::zeroed().assume_init() }
+            ..Default::default()
         }
     }
 }

@@ -213,8 +213,7 @@ impl<P: Provider> Drop for Registered<'_, P> {
             if P::has_failed(fields) {
                 let event = ffi::ib_event {
                     device,
-                    // SAFETY: All zeroes are a valid element, which has numbers and null pointers.
-                    element: unsafe { core::mem::zeroed() },
+                    element: Default::default(),
                     event: ffi::ib_event_type_IB_EVENT_DEVICE_FATAL,
                 };
                 // SAFETY: The core copies the event. The unregistration waits until it was handled.

@@ -2,11 +2,18 @@
 
 //! Data that a provider's userspace library exchanges with a verb.
 
-use core::marker::PhantomData;
+use core::{
+    marker::PhantomData,
+    mem::MaybeUninit, //
+};
 
 use kernel::{
     error::to_result,
-    prelude::*, //
+    prelude::*,
+    transmute::{
+        AsBytes,
+        FromBytes, //
+    }, //
 };
 
 use crate::ffi;
@@ -61,24 +68,24 @@ impl Udata<'_> {
         self.raw
     }
 
-    /// Returns the input: its first `N` bytes, with zeroes for those that are missing.
+    /// Returns the input, with zeroes for bytes that are missing.
     ///
     /// # Errors
     ///
     /// - [`EINVAL`] if there are fewer than `minimum` bytes.
-    /// - `EOPNOTSUPP` if there are more than `N`, and not all of those are zero.
+    /// - `EOPNOTSUPP` if there are more than a `T` has, and not all of those are zero.
     /// - [`EFAULT`] if they can't be read.
-    pub(crate) fn input<const N: usize>(&self, minimum: usize) -> Result<[u8; N]> {
-        let mut bytes = [0; N];
+    pub(crate) fn input<T: FromBytes>(&self, minimum: usize) -> Result<T> {
+        let mut input = MaybeUninit::<T>::zeroed();
+        let (place, size) = (input.as_mut_ptr().cast(), size_of::<T>());
         if self.raw.is_null() {
             return Err(EINVAL);
         }
 
-        // SAFETY: By the type invariant, `raw` is valid; no more than `N` bytes are written.
-        to_result(unsafe {
-            ffi::_ib_copy_validate_udata_in(self.raw, bytes.as_mut_ptr().cast(), N, minimum)
-        })?;
-        Ok(bytes)
+        // SAFETY: By the type invariant, `raw` is valid; no more than a `T` is written.
+        to_result(unsafe { ffi::_ib_copy_validate_udata_in(self.raw, place, size, minimum) })?;
+        // SAFETY: Zeroes, and any bytes that were written, are a valid `T`.
+        Ok(unsafe { input.assume_init() })
     }
 
     /// Fails if there is input other than zeroes.
@@ -108,7 +115,7 @@ impl Udata<'_> {
     /// - [`EFAULT`] if the input can't be read, or the output can't be written.
     pub(crate) fn expect_no_io(&self) -> Result {
         self.expect_no_input()?;
-        self.respond(&[])
+        self.respond::<[u8]>(&[])
     }
 
     /// Writes the output, truncated or padded with zeroes to the size of the caller's buffer.
@@ -116,12 +123,13 @@ impl Udata<'_> {
     /// # Errors
     ///
     /// - [`EFAULT`] if it can't be written.
-    pub(crate) fn respond(&self, output: &[u8]) -> Result {
+    pub(crate) fn respond<T: AsBytes + ?Sized>(&self, output: &T) -> Result {
         if self.raw.is_null() {
             return Ok(());
         }
 
-        // SAFETY: By the type invariant, `raw` is valid; `output` is of the length given.
-        to_result(unsafe { ffi::_ib_respond_udata(self.raw, output.as_ptr().cast(), output.len()) })
+        let bytes = output.as_bytes();
+        // SAFETY: By the type invariant, `raw` is valid; `bytes` is of the length given.
+        to_result(unsafe { ffi::_ib_respond_udata(self.raw, bytes.as_ptr().cast(), bytes.len()) })
     }
 }

@@ -75,7 +75,7 @@ impl Ah {
             ..CreateAhResp::default()
         };
         udata
-            .respond(&response.encode())
+            .respond(&response)
             .inspect_err(|_| efa.session.epoch().settle(ah_cache.destroy(&ah)))?;
 
         Ok(Self {

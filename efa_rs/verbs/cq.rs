@@ -9,12 +9,7 @@ use kernel::{
 };
 
 use super::{
-    abi::{
-        CreateCqCmd,
-        CreateCqResp,
-        CreateCqRespMask,
-        CREATE_CQ_MIN_INPUT, //
-    },
+    abi,
     bars::offset_in_page,
     Efa,
     Verbs, //
@@ -249,22 +244,23 @@ impl<'a> Cq<'a> {
         if attr.cqe > queues.max_cq_depth {
             return Err(EINVAL);
         }
-        let command = CreateCqCmd::decode(&udata.input(CREATE_CQ_MIN_INPUT)?);
+        let command: abi::CreateCqCmd = udata.input(abi::CREATE_CQ_MIN_INPUT)?;
+        let has = |flag| u32::from(command.flags) & flag != 0;
         if command.comp_mask != 0 {
             return Err(EOPNOTSUPP);
         }
-        if command.reserved != [0; 5] {
+        if command.reserved_58 != [0; 5] {
             return Err(EINVAL);
         }
         match command.cq_entry_size {
             ENTRY_SIZE_EX => (),
-            ENTRY_SIZE if !command.flags.with_sgid => (),
+            ENTRY_SIZE if !has(abi::CREATE_CQ_WITH_SGID) => (),
             _ => return Err(EINVAL),
         }
         if command.num_sub_cqs != queues.sub_cqs_per_cq {
             return Err(EINVAL);
         }
-        let target = if command.flags.with_completion_channel {
+        let target = if has(abi::CREATE_CQ_WITH_COMPLETION_CHANNEL) {
             // CAST: The core has checked that the vector is in range.
             let target = efa.session.event_target(attr.comp_vector as usize);
             Some(target.ok_or(EOPNOTSUPP)?)
@@ -288,8 +284,8 @@ impl<'a> Cq<'a> {
             caps_2: CqCaps2 {
                 // CAST: 4 or 8.
                 cq_entry_size_words: (command.cq_entry_size / 4) as u8,
-                set_src_addr: command.flags.with_sgid,
-                sq_comp_64_bit_req_id: command.flags.with_sq_comp_64_bit_req_id,
+                set_src_addr: has(abi::CREATE_CQ_WITH_SGID),
+                sq_comp_64_bit_req_id: has(abi::CREATE_CQ_WITH_SQ_COMP_64_BIT_REQ_ID),
             },
             // CAST: At most `max_cq_depth`, which has 16 bits, see `Attributes`.
             sub_cq_depth: attr.cqe as u16,
@@ -301,10 +297,10 @@ impl<'a> Cq<'a> {
         };
         let created = ring.lend(|| efa.admin().create_cq(&create))?;
 
-        let mut response = CreateCqResp {
+        let mut response = abi::CreateCqResp {
             cq_idx: created.cq_idx,
             db_off: created.db_offset,
-            ..CreateCqResp::default()
+            ..abi::CreateCqResp::default()
         };
         let mut guard = Created {
             efa,
@@ -324,11 +320,11 @@ impl<'a> Cq<'a> {
             let entry = context.insert_mmap(efa.bars.doorbell(created.db_offset)?)?;
             response.db_mmap_key = entry.key();
             response.db_off = offset_in_page(created.db_offset);
-            response.comp_mask = CreateCqRespMask { db_off: true };
+            response.comp_mask = abi::CREATE_CQ_RESP_DB_OFF;
             doorbell_entry = Some(entry);
         }
 
-        udata.respond(&response.encode())?;
+        udata.respond(&response)?;
 
         let subscription = target
             .map(|target| {

@@ -10,11 +10,7 @@ use kernel::{
 };
 
 use super::{
-    abi::{
-        self,
-        DeviceCaps,
-        QueryDeviceResp, //
-    },
+    abi,
     ah::Ah,
     comp_cntr::CompCntr,
     counters,
@@ -141,16 +137,16 @@ fn query(efa: &Efa<'_>, udata: &Udata<'_>) -> Result<DeviceAttr> {
     let device = &efa.attributes().device;
     let queues = &efa.attributes().queues;
 
-    let response = QueryDeviceResp {
+    let response = abi::QueryDeviceResp {
         max_sq_wr: queues.max_sq_depth,
         max_rq_wr: queues.max_rq_depth,
         max_sq_sge: queues.max_wr_send_sges,
         max_rq_sge: queues.max_wr_recv_sges,
         max_rdma_size: device.max_rdma_size,
         device_caps: caps(efa),
-        ..QueryDeviceResp::default()
+        ..abi::QueryDeviceResp::default()
     };
-    udata.respond(&response.encode())?;
+    udata.respond(&response)?;
 
     Ok(DeviceAttr {
         max_mr_size: u64::from(queues.max_mr_pages).saturating_mul(PAGE_SIZE as u64),
@@ -182,19 +178,24 @@ fn largest(limit: u32) -> u32 {
 }
 
 /// Returns the capabilities of the device and the driver.
-fn caps(efa: &Efa<'_>) -> DeviceCaps {
+fn caps(efa: &Efa<'_>) -> u32 {
     let device = &efa.attributes().device.device_caps;
 
-    DeviceCaps {
-        rdma_read: device.rdma_read,
-        rnr_retry: device.rnr_retry,
-        cq_notifications: efa.session.event_queues() != 0,
-        cq_with_sgid: true,
-        data_polling_128: device.data_polling_128,
-        rdma_write: device.rdma_write,
-        unsolicited_write_recv: device.unsolicited_write_recv,
-        cq_with_ext_mem: true,
-        comp_cntr: device.event_counters,
-        sq_64_bit_req_id: device.sq_64_bit_req_id,
-    }
+    [
+        (device.rdma_read, abi::CAPS_RDMA_READ),
+        (device.rnr_retry, abi::CAPS_RNR_RETRY),
+        (efa.session.event_queues() != 0, abi::CAPS_CQ_NOTIFICATIONS),
+        (true, abi::CAPS_CQ_WITH_SGID),
+        (device.data_polling_128, abi::CAPS_DATA_POLLING_128),
+        (device.rdma_write, abi::CAPS_RDMA_WRITE),
+        (
+            device.unsolicited_write_recv,
+            abi::CAPS_UNSOLICITED_WRITE_RECV,
+        ),
+        (true, abi::CAPS_CQ_WITH_EXT_MEM),
+        (device.event_counters, abi::CAPS_COMP_CNTR),
+        (device.sq_64_bit_req_id, abi::CAPS_SQ_64_BIT_REQ_ID),
+    ]
+    .into_iter()
+    .fold(0, |caps, (has, cap)| if has { caps | cap } else { caps })
 }

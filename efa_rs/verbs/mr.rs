@@ -236,13 +236,7 @@ impl<'a> rdma::MemoryRegion<'a, Verbs> for Mr<'a> {
 
     fn deregister(&self, device: &rdma::Device<Efa<'a>>) {
         let efa = device.data();
-        let command = DeregMr {
-            l_key: match &self.memory {
-                #[cfg(kverbs)]
-                Memory::Fast(pages) => pages.lkey.load(Relaxed),
-                _ => self.keys.lkey,
-            },
-        };
+        let command = DeregMr { l_key: self.lkey() };
         let deregister = || efa.admin().execute(&command);
         match &self.memory {
             Memory::Process(pages) => pages.memory.settle(deregister()),
@@ -278,6 +272,15 @@ impl<'a> rdma::MemoryRegion<'a, Verbs> for Mr<'a> {
 }
 
 impl<'a> Mr<'a> {
+    /// Returns the current local key.
+    fn lkey(&self) -> u32 {
+        #[cfg(kverbs)]
+        if let Memory::Fast(pages) = &self.memory {
+            return pages.lkey.load(Relaxed);
+        }
+        self.keys.lkey
+    }
+
     /// Creates a memory region.
     ///
     /// # Errors

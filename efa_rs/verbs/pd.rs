@@ -57,7 +57,7 @@ impl Pd {
             pdn,
             ..AllocPdResp::default()
         };
-        udata.respond(&response.encode()).inspect_err(|_| {
+        udata.respond(&response).inspect_err(|_| {
             let result = efa.admin().execute(&DeallocPd { pd: pdn });
             efa.session.epoch().settle(result);
         })?;

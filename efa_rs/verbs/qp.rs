@@ -8,12 +8,7 @@ use kernel::{
 };
 
 use super::{
-    abi::{
-        CreateQpCmd,
-        CreateQpResp,
-        CREATE_QP_MIN_INPUT,
-        DRIVER_QP_TYPE_SRD, //
-    },
+    abi,
     bars::offset_in_page,
     qp_state::transition_is_ok,
     Efa,
@@ -63,7 +58,6 @@ use crate::{
 #[cfg(kverbs)]
 use {
     super::{
-        abi,
         ah::Ah,
         cq::Cq,
         kernel_cq::Sides,
@@ -326,17 +320,25 @@ impl<'a> Qp<'a> {
         attr: &QpInitAttr<'_, 'a, Verbs>,
         udata: &Udata<'_>,
     ) -> Result<Self> {
-        let command = CreateQpCmd::decode(&udata.input(CREATE_QP_MIN_INPUT)?);
+        let command: abi::CreateQpCmd = udata.input(abi::CREATE_QP_MIN_INPUT)?;
         if command.comp_mask != 0 {
             return Err(EOPNOTSUPP);
         }
-        if command.reserved != [0; 5] {
+        if command.reserved_98 != [0; 5] {
             return Err(EINVAL);
         }
-        let (flags, caps) = (command.flags, efa.attributes().device.device_caps);
-        if flags.unknown != 0
-            || flags.unsolicited_write_recv && !caps.unsolicited_write_recv
-            || flags.sq_64_bit_req_id && !caps.sq_64_bit_req_id
+        let caps = efa.attributes().device.device_caps;
+        let mut flags = u32::from(command.flags);
+        let mut take = |flag: u32| {
+            let is_set = flags & flag != 0;
+            flags &= !flag;
+            is_set
+        };
+        let unsolicited_write_recv = take(abi::CREATE_QP_WITH_UNSOLICITED_WRITE_RECV);
+        let sq_64_bit_req_id = take(abi::CREATE_QP_WITH_SQ_64_BIT_REQ_ID);
+        if flags != 0
+            || unsolicited_write_recv && !caps.unsolicited_write_recv
+            || sq_64_bit_req_id && !caps.sq_64_bit_req_id
         {
             return Err(EOPNOTSUPP);
         }
@@ -360,8 +362,8 @@ impl<'a> Qp<'a> {
             pd: attr.pd.pdn,
             qp_type: qp_type.into(),
             flags: CreateQpFlags {
-                unsolicited_write_recv: flags.unsolicited_write_recv,
-                sq_64_bit_req_id: flags.sq_64_bit_req_id,
+                unsolicited_write_recv,
+                sq_64_bit_req_id,
                 ..CreateQpFlags::default()
             },
             rq_base_addr: receive_ring.as_ref().map_or(0, |ring| ring.dma_address()),
@@ -380,7 +382,7 @@ impl<'a> Qp<'a> {
         let respond = || {
             let (response, mmap_entries) =
                 map(efa, context, &device_qp, &created, command.sq_ring_size)?;
-            udata.respond(&response.encode())?;
+            udata.respond(&response)?;
             Ok(mmap_entries)
         };
         let mmap_entries = respond().inspect_err(|_: &Error| {
@@ -696,7 +698,7 @@ fn check_type(attr: &QpInitAttr<'_, '_, Verbs>, driver_qp_type: u32) -> Result<q
     }
     match attr.qp_type {
         QpType::UD => Ok(qp::QpType::Ud),
-        QpType::DRIVER if driver_qp_type == DRIVER_QP_TYPE_SRD => Ok(qp::QpType::Srd),
+        QpType::DRIVER if driver_qp_type == abi::DRIVER_QP_TYPE_SRD => Ok(qp::QpType::Srd),
         _ => Err(EOPNOTSUPP),
     }
 }
@@ -708,14 +710,14 @@ fn map<'a>(
     device_qp: &DeviceQp<'a>,
     created: &qp::CreateQpResponse,
     sq_ring_size: u32,
-) -> Result<(CreateQpResp, MmapEntries)> {
-    let mut response = CreateQpResp {
+) -> Result<(abi::CreateQpResp, MmapEntries)> {
+    let mut response = abi::CreateQpResp {
         sq_db_offset: offset_in_page(created.sq_db_offset),
         rq_db_offset: created.rq_db_offset,
         llq_desc_offset: offset_in_page(created.llq_descriptors_offset),
         send_sub_cq_idx: created.send_sub_cq_idx,
         recv_sub_cq_idx: created.recv_sub_cq_idx,
-        ..CreateQpResp::default()
+        ..abi::CreateQpResp::default()
     };
 
     let sq_doorbell = efa.bars.doorbell(created.sq_db_offset)?;

@@ -5,11 +5,7 @@
 use kernel::prelude::*;
 
 use super::{
-    abi::{
-        AllocUcontextCmd,
-        AllocUcontextResp,
-        UdataCmds, //
-    },
+    abi,
     Efa,
     Verbs, //
 };
@@ -56,20 +52,17 @@ impl Ucontext {
         let queues = &efa.attributes().queues;
 
         // Other flags, of older or newer libraries, are ignored. The response has the driver's own.
-        let supported = AllocUcontextCmd::decode(&udata.input(0)?).supported_caps;
-        if queues.max_tx_batch != 0 && !supported.tx_batch
-            || queues.min_sq_depth != 0 && !supported.min_sq_wr
+        let supported = udata.input::<abi::AllocUcontextCmd>(0)?.supported_caps;
+        if queues.max_tx_batch != 0 && supported & abi::SUPP_CAPS_TX_BATCH == 0
+            || queues.min_sq_depth != 0 && supported & abi::SUPP_CAPS_MIN_SQ_WR == 0
         {
             return Err(EOPNOTSUPP);
         }
 
         let uar = efa.admin().execute(&AllocUar {})?.uar;
 
-        let response = AllocUcontextResp {
-            cmds_supp_udata_mask: UdataCmds {
-                query_device: true,
-                create_ah: true,
-            },
+        let response = abi::AllocUcontextResp {
+            cmds_supp_udata_mask: abi::UDATA_QUERY_DEVICE | abi::UDATA_CREATE_AH,
             sub_cqs_per_cq: queues.sub_cqs_per_cq,
             // CAST: At most `u16::MAX`, see `Attributes`.
             inline_buf_size: queues.inline_buf_size as u16,
@@ -77,9 +70,9 @@ impl Ucontext {
             max_tx_batch: queues.max_tx_batch,
             min_sq_wr: queues.min_sq_depth,
             inline_buf_size_ex: efa.attributes().more_queues.inline_buf_size_ex,
-            ..AllocUcontextResp::default()
+            ..abi::AllocUcontextResp::default()
         };
-        udata.respond(&response.encode()).inspect_err(|_| {
+        udata.respond(&response).inspect_err(|_| {
             let result = efa.admin().execute(&DeallocUar { uar });
             efa.session.epoch().settle(result);
         })?;

@@ -20,8 +20,7 @@ mod tests {
     }
 
     fn filled(attr: &PortAttr) -> bindings::ib_port_attr {
-        // SAFETY: All zeroes are a valid `ib_port_attr`: it has integers only.
-        let mut raw = unsafe { MaybeUninit::zeroed().assume_init() };
+        let mut raw = bindings::ib_port_attr::default();
         attr.fill(&mut raw);
         raw
     }

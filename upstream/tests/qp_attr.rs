@@ -28,8 +28,7 @@ mod tests {
         .or(QpAttrMask::QKEY);
 
     fn raw() -> bindings::ib_qp_attr {
-        // SAFETY: All zeroes are valid attributes, which have numbers and pointers only.
-        unsafe { MaybeUninit::zeroed().assume_init() }
+        bindings::ib_qp_attr::default()
     }
 
     #[test]

@@ -2,8 +2,6 @@
 
 //! Address handles.
 
-use core::mem::MaybeUninit;
-
 use kernel::{
     prelude::*,
     sync::Arc, //
@@ -39,9 +37,7 @@ impl<'a> AddressHandle<'a> {
     /// - Those of the provider.
     pub(crate) fn new(pd: &Arc<Pd<'a>>, port: u32, dgid: &Gid) -> Result<Arc<Self>> {
         let device = pd.device();
-        let mut attr = MaybeUninit::<ffi::rdma_ah_attr>::zeroed();
-        // SAFETY: All zeroes are valid attributes: they have numbers and a pointer, which may be null.
-        let attr = unsafe { attr.assume_init_mut() };
+        let attr = &mut ffi::rdma_ah_attr::default();
         attr.type_ = address_type(device, port)?;
         attr.port_num = port;
         // CAST: The flag fits in a `u8`.

@@ -2,8 +2,6 @@
 
 //! Completion queues.
 
-use core::mem::MaybeUninit;
-
 use kernel::{
     error::to_result,
     ffi::c_int,
@@ -156,25 +154,23 @@ impl<'a> CompletionQueue<'a> {
         // SAFETY: The device is registered, so this function does not change.
         let poll = unsafe { (*self.owned.device().ops()).poll_cq };
         let poll = poll.ok_or(EOPNOTSUPP)?;
-        let mut wc = MaybeUninit::<ffi::ib_wc>::zeroed();
+        let mut wc = ffi::ib_wc::default();
 
         // No queue pair is removed from the tree while this lock is held.
         let pairs = self.pairs.lock();
         // SAFETY: `self` keeps the queue alive.
         for _ in 0..=unsafe { (*self.owned.as_ptr()).cqe } {
             // SAFETY: `self` keeps the queue alive; there is room for one completion.
-            let count = unsafe { poll(self.owned.as_ptr(), 1, wc.as_mut_ptr()) };
+            let count = unsafe { poll(self.owned.as_ptr(), 1, &mut wc) };
             if count <= 0 {
                 to_result(count)?;
                 return Ok(None);
             }
-            // SAFETY: The provider has written the completion; all zeroes are valid as well.
-            let wc = unsafe { wc.assume_init_ref() };
             // SAFETY: Both variants of the union, an integer and a pointer, have 64 bits.
             let number = unsafe { (&raw const wc.__bindgen_anon_1).cast::<u64>().read() };
             let posted = pairs.get(&wc.qp.addr()).and_then(|pair| pair.take(number));
             match posted {
-                Some(posted) => return Ok(Some(Completion::new(posted, wc))),
+                Some(posted) => return Ok(Some(Completion::new(posted, &wc))),
                 // The work request was never posted, or has completed before.
                 None => pr_err_once!("Ignored a completion without a work request\n"),
             }

@@ -3,10 +3,7 @@
 //! A device while it is present, and a client's objects on it.
 
 use core::{
-    mem::{
-        ManuallyDrop,
-        MaybeUninit, //
-    },
+    mem::ManuallyDrop,
     ops::Deref,
     ptr::NonNull, //
 };
@@ -132,12 +129,10 @@ impl Device {
     /// - [`EINVAL`] if there is no such port, or the index is too large.
     /// - [`ENOENT`] if there is no GID at that index.
     pub(crate) fn gid(&self, port: u32, index: u32) -> Result<Gid> {
-        let mut gid = MaybeUninit::<ffi::ib_gid>::zeroed();
+        let mut gid = ffi::ib_gid::default();
         let index = index.try_into().map_err(|_| EINVAL)?;
         // SAFETY: By the type invariant the device is registered; there is room for a GID.
-        to_result(unsafe { ffi::rdma_query_gid(self.as_raw(), port, index, gid.as_mut_ptr()) })?;
-        // SAFETY: All zeroes are a valid GID.
-        let gid = unsafe { gid.assume_init() };
+        to_result(unsafe { ffi::rdma_query_gid(self.as_raw(), port, index, &mut gid) })?;
         // SAFETY: All variants of `ib_gid` are 16 bytes, as is `Gid`.
         Ok(unsafe { (&raw const gid).cast::<Gid>().read() })
     }

@@ -2,12 +2,9 @@
 
 //! Queue pairs.
 
-use core::{
-    mem::MaybeUninit,
-    ptr::{
-        self,
-        null, //
-    }, //
+use core::ptr::{
+    self,
+    null, //
 };
 
 use kernel::{
@@ -174,9 +171,7 @@ impl<'a> QueuePair<'a> {
             RBTreeNodeReservation::new(GFP_KERNEL)?,
         );
         let create = |needs: &Needs<'a>| {
-            let attr = MaybeUninit::<ffi::ib_qp_init_attr>::zeroed();
-            // SAFETY: All zeroes are valid attributes: they have numbers and pointers, which may be null.
-            let mut attr = unsafe { attr.assume_init() };
+            let mut attr = ffi::ib_qp_init_attr::default();
             attr.send_cq = needs.send_cq.as_raw();
             attr.recv_cq = needs.recv_cq.as_raw();
             attr.cap = cap.into_raw();
@@ -216,8 +211,7 @@ impl<'a> QueuePair<'a> {
     ///
     /// - Those of the provider, such as for a queue pair that is not in the RESET state.
     pub(crate) fn bring_up(&mut self, attr: &BringUpAttr) -> Result {
-        // SAFETY: All zeroes are valid attributes: they have numbers and pointers, which may be null.
-        let mut raw: ffi::ib_qp_attr = unsafe { MaybeUninit::zeroed().assume_init() };
+        let mut raw = ffi::ib_qp_attr::default();
         raw.port_num = attr.port;
         raw.qkey = attr.qkey;
         raw.sq_psn = attr.sq_psn;
@@ -263,9 +257,7 @@ impl<'a> QueuePair<'a> {
         };
         self.owned.outstanding.post(posted, |number| {
             let (mut sge, mut bad) = (slice.sge(), null());
-            let wr = MaybeUninit::<ffi::ib_recv_wr>::zeroed();
-            // SAFETY: All zeroes are a valid work request: it has numbers and pointers, which may be null.
-            let mut wr = unsafe { wr.assume_init() };
+            let mut wr = ffi::ib_recv_wr::default();
             // SAFETY: Both variants of the union, an integer and a pointer, have 64 bits.
             unsafe { (&raw mut wr.__bindgen_anon_1).cast::<u64>().write(number) };
             wr.sg_list = &mut sge;

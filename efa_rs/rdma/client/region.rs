@@ -143,9 +143,7 @@ impl<'a> FastRegion<'a> {
         let addr = unsafe { (*mr).iova };
 
         let known = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
-        let mut wr = MaybeUninit::<ffi::ib_reg_wr>::zeroed();
-        // SAFETY: All zeroes are a valid work request: it has numbers and pointers, which may be null.
-        let wr = unsafe { wr.assume_init_mut() };
+        let wr = &mut ffi::ib_reg_wr::default();
         wr.wr.opcode = ffi::ib_wr_opcode_IB_WR_REG_MR;
         wr.mr = mr;
         wr.key = rkey;
@@ -161,9 +159,7 @@ impl<'a> FastRegion<'a> {
     ///
     /// Those of `post`.
     pub(super) fn invalidate(&self, post: impl FnOnce(&mut ffi::ib_send_wr) -> Result) -> Result {
-        let mut wr = MaybeUninit::<ffi::ib_send_wr>::zeroed();
-        // SAFETY: All zeroes are a valid work request: it has numbers and pointers, which may be null.
-        let wr = unsafe { wr.assume_init_mut() };
+        let wr = &mut ffi::ib_send_wr::default();
         wr.opcode = ffi::ib_wr_opcode_IB_WR_LOCAL_INV;
 
         let _guard = self.mapping.lock();

@@ -7,7 +7,6 @@ use core::{
         PhantomData,
         PhantomPinned, //
     },
-    mem::MaybeUninit,
     ptr::{
         null_mut,
         NonNull, //
@@ -210,8 +209,7 @@ impl<T: Client> Registration<T> {
                     name: T::NAME.as_char_ptr(),
                     add: Some(Self::add),
                     remove: Some(Self::remove),
-                    // SAFETY: All zeroes are a client, which has numbers and pointers only.
-                    ..unsafe { MaybeUninit::zeroed().assume_init() }
+                    ..Default::default()
                 };
                 // SAFETY: There is room for a client.
                 unsafe { slot.write(client) };

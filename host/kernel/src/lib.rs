@@ -33,6 +33,7 @@ pub mod rbtree;
 pub mod str;
 pub mod sync;
 pub mod time;
+pub mod transmute;
 pub mod types;
 pub mod uaccess;
 mod warning;
