@@ -80,7 +80,8 @@ impl Request {
 
 /// RDMA objects of a client on one device.
 pub struct Objects {
-    device: *mut ib_device,
+    /// The device.
+    pub device: *mut ib_device,
     /// Its protection domain.
     pub pd: *mut ib_pd,
     /// Its completion queue.

@@ -72,6 +72,7 @@ unsafe extern "C" fn _ib_alloc_device(size: usize, net: *mut net) -> *mut ffi::i
         stats: RefCell::default(),
         attached: RefCell::default(),
         readers: Cell::new(0),
+        tracked: RefCell::default(),
         objects: RefCell::default(),
         attr: Cell::new((0, 0)),
         ports: RefCell::default(),

@@ -67,11 +67,11 @@ pub(crate) unsafe fn revoke_locked(umem: *mut Umem) {
     // SAFETY: The caller guarantees that the memory is pinned, and holds the lock of its exporter.
     unsafe {
         if (*umem).core.revoked() == 0 {
-            (*umem).core.set_revoked(1);
             if let Some(revoke) = (*umem).core.pinned_revoke {
                 revoke((*umem).core.private);
             }
             (*umem).unmap();
+            (*umem).core.set_revoked(1);
         }
     }
 }

@@ -38,9 +38,13 @@ unsafe extern "C" fn ib_dealloc_pd_user(pd: *mut ib_pd, udata: *mut ib_udata) ->
 }
 
 #[no_mangle]
-unsafe extern "C" fn rdma_create_ah(pd: *mut ib_pd, attr: *mut rdma_ah_attr, _: u32) -> *mut ib_ah {
+unsafe extern "C" fn rdma_create_ah(
+    pd: *mut ib_pd,
+    attr: *mut rdma_ah_attr,
+    flags: u32,
+) -> *mut ib_ah {
     // SAFETY: By the contract of `rdma_create_ah`, the domain exists and the attributes are valid.
-    pointer(unsafe { verbs::create_ah_of(pd, attr, null_mut()) })
+    pointer(unsafe { verbs::create_ah_of(pd, attr, flags, null_mut()) })
 }
 
 #[no_mangle]
@@ -171,6 +175,7 @@ unsafe extern "C" fn ib_modify_qp_is_ok(
         return false;
     }
     let (required, optional) = match (from, to) {
+        (RESET, ERR) => return false,
         (_, RESET) | (_, ERR) => (0, 0),
         (RESET, INIT) => (PKEY | PORT | QKEY, 0),
         (INIT, INIT) => (0, PKEY | PORT | QKEY),
@@ -192,42 +197,56 @@ unsafe extern "C" fn ib_sg_to_pages(
     offset: *mut c_uint,
     set_page: Option<unsafe extern "C" fn(*mut ib_mr, u64) -> c_int>,
 ) -> c_int {
-    if count == 0 {
-        return -22;
-    }
     // SAFETY: By the contract of `ib_sg_to_pages`, the region exists, the list has `count` entries, and `offset` is null or valid.
     unsafe {
+        let mut skip = offset.as_ref().copied().unwrap_or(0);
+        if count <= 0 || skip > (*list).length {
+            return EINVAL.to_errno();
+        }
         let size = u64::from((*mr).page_size);
-        let mut skip = if offset.is_null() {
-            0
-        } else {
-            u64::from(*offset)
-        };
-        let mut last_end = None;
-        (*mr).iova = (*list).dma_address + skip;
+        let set_page = set_page.expect("a function");
+        (*mr).iova = (*list).dma_address + u64::from(skip);
         (*mr).length = 0;
-        for index in 0..count as usize {
-            let one = &*list.add(index);
-            let (start, end) = (
-                one.dma_address + skip,
-                one.dma_address + u64::from(one.length),
-            );
-            // Only the first and the last address of the list may be within a page.
-            if let Some(last) = last_end {
-                if last % size != 0 || start % size != 0 && last != start {
-                    return index as c_int;
+        let mut last_end = 0;
+        for index in 0..count {
+            let one = &*list.add(index as usize);
+            let start = one.dma_address + u64::from(skip);
+            let end = one.dma_address + u64::from(one.length);
+            let mut page = start / size * size;
+            // Only the first and the last address of the list may be within a page, unless an element continues the
+            // previous one, whose last page is set already.
+            if index > 0 && (last_end % size != 0 || page != start) {
+                if last_end != start {
+                    set_offset(offset, 0);
+                    return index;
                 }
+                page += size;
             }
-            for page in (start / size * size..end).step_by(size as usize) {
-                let result = set_page.expect("a function")(mr, page);
+            // The core sets a page for an empty element, too.
+            let mut is_first = page <= start;
+            while is_first || page < end {
+                let result = set_page(mr, page);
                 if result < 0 {
-                    return if index == 0 { result } else { index as c_int };
+                    let done = page.max(start) - start;
+                    (*mr).length += done;
+                    skip += done as u32;
+                    set_offset(offset, skip);
+                    return if index > 0 || skip > 0 { index } else { result };
                 }
+                (is_first, page) = (false, page + size);
             }
             (*mr).length += end - start;
-            last_end = Some(end);
-            skip = 0;
+            (last_end, skip) = (end, 0);
         }
+        set_offset(offset, 0);
     }
     count
+}
+
+/// Writes the offset in the first element that was not mapped, if the caller wants it.
+unsafe fn set_offset(place: *mut c_uint, offset: u32) {
+    // SAFETY: The caller guarantees that the place is null or valid.
+    if let Some(place) = unsafe { place.as_mut() } {
+        *place = offset;
+    }
 }

@@ -17,7 +17,7 @@ use kernel::{
 use crate::{
     client::Known,
     cq, ffi, mmap, udata, umem,
-    uverbs::{self, zeroed},
+    uverbs::{self, zeroed, Kind},
 };
 
 /// State of a device in the core.
@@ -34,6 +34,8 @@ pub(crate) struct State {
     pub(crate) attached: RefCell<BTreeMap<usize, Vec<*mut ffi::ib_comp_cntr>>>,
     /// Number of tasks that read counters.
     pub(crate) readers: Cell<u32>,
+    /// Objects that `rdma resource show` may print at any time, with the number of readers of each.
+    pub(crate) tracked: RefCell<BTreeMap<usize, (Kind, Rc<Cell<u32>>)>>,
     /// Number of objects of each kind.
     pub(crate) objects: RefCell<BTreeMap<&'static str, i32>>,
     pub(crate) attr: Cell<(u32, u32)>,
@@ -49,6 +51,23 @@ impl State {
     /// Counts objects, as `restrack` does.
     pub(crate) fn count(&self, kind: &'static str, by: i32) {
         *self.objects.borrow_mut().entry(kind).or_default() += by;
+    }
+
+    /// As `rdma_restrack_add` does.
+    pub(crate) fn track<T>(&self, kind: Kind, object: *mut T) {
+        self.tracked
+            .borrow_mut()
+            .insert(object as usize, (kind, Rc::default()));
+    }
+
+    /// As `rdma_restrack_begin_del`, which waits for readers.
+    pub(crate) fn untrack<T>(&self, object: *mut T) {
+        let found = self.tracked.borrow_mut().remove(&(object as usize));
+        if let Some((_, readers)) = found {
+            while readers.get() != 0 {
+                sim::wait_for(Rc::as_ptr(&readers) as usize);
+            }
+        }
     }
 
     pub(crate) fn put(&self) {

@@ -193,7 +193,9 @@ fn pin(start: u64, length: usize) -> Result<Box<Umem>> {
     if length == 0 {
         return Err(EINVAL);
     }
-    let end = start.checked_add(length as u64).ok_or(EOVERFLOW)?;
+    let end = start.checked_add(length as u64).ok_or(EINVAL)?;
+    end.checked_next_multiple_of(PAGE_SIZE as u64)
+        .ok_or(EINVAL)?;
     let pages = PAGES.with(|pages| {
         pages
             .borrow()

@@ -3,8 +3,8 @@
 //! Devices and open files of `ib_uverbs`.
 //!
 //! When a device is removed, its programs keep their files. As in the kernel's `uverbs_destroy_ufile_hw`, the
-//! removal waits for calls that run, zaps the mappings of the device, and destroys all objects. Later
-//! calls fail with `EIO`. A program that exits does the same for its file alone.
+//! removal waits for calls that run, destroys all objects, and then zaps the mappings of the device. Later
+//! calls fail with `EIO`. A program that exits does the same for its file alone, but its mappings end first.
 
 use core::{
     cell::{Cell, RefCell},
@@ -13,7 +13,7 @@ use core::{
 use std::rc::Rc;
 
 use kernel::{
-    error::Result,
+    error::{code::EBUSY, Result},
     ffi::c_void,
     sim::{self, Rw},
     warn,
@@ -21,7 +21,7 @@ use kernel::{
 
 use crate::{
     client::{register_client, Client},
-    ffi::{ib_device, ib_ucontext},
+    ffi::{ib_device, ib_pd, ib_ucontext},
     mmap,
     registry::state,
     verbs,
@@ -90,6 +90,7 @@ impl Uobject {
             let mut call = Call::new(null_mut(), &[], &mut []);
             let udata = call.udata();
             match self.kind {
+                Kind::Pd if (*raw.cast::<ib_pd>()).usecnt.counter != 0 => Err(EBUSY),
                 Kind::Pd => verbs::dealloc_pd(raw.cast(), udata),
                 Kind::Cq => verbs::destroy_cq(raw.cast(), udata),
                 Kind::Qp => verbs::destroy_qp(raw.cast(), udata),
@@ -187,16 +188,18 @@ impl File {
             unsafe {
                 let device = (*context).device;
                 let ops = &(*device).ops;
-                // Zaps mappings of the device, or all of them if the process has ended.
-                self.unmap(!is_removed);
-                if is_removed {
-                    ops.disassociate_ucontext.expect("a function")(context);
+                if !is_removed {
+                    self.unmap(true);
                 }
                 while !self.objects.borrow().is_empty() && self.clean_up() {}
                 if !self.objects.borrow().is_empty() {
                     warn("uverbs_destroy_ufile_hw: objects can't be destroyed".into());
                     // They leak, as a queue may still have events.
                     core::mem::forget(self.objects.take());
+                }
+                if is_removed {
+                    self.unmap(false);
+                    ops.disassociate_ucontext.expect("a function")(context);
                 }
                 ops.dealloc_ucontext.expect("a function")(context);
                 let left = mmap::end(context);

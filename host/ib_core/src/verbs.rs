@@ -2,22 +2,30 @@
 
 //! Objects of a device, as `verbs.c` creates and destroys them for programs and in-kernel clients.
 //!
-//! The core counts the users of each object, and refuses the destruction of one that is in use.
+//! The core counts the users of each object, and refuses the destruction of a queue or queue pair that is in use.
 
 use core::ptr::null_mut;
+use std::rc::Rc;
 
 use kernel::{
-    bindings::scatterlist,
+    bindings::{scatterlist, sk_buff},
     error::{code::*, from_err_ptr, to_result, Error, Result},
-    ffi::c_int,
+    ffi::{c_int, c_void},
     sim, warn,
 };
 
-use crate::{ffi::*, registry::state};
+use crate::{ffi::*, registry::state, uverbs::Kind};
 
 /// Allocates a zeroed object of the size that the driver asks for.
 pub unsafe fn allocate<T>(size: usize) -> Result<*mut T> {
-    sim::might_sleep("an object is allocated");
+    // SAFETY: The caller guarantees the size.
+    unsafe { allocate_in(size, true) }
+}
+
+unsafe fn allocate_in<T>(size: usize, may_sleep: bool) -> Result<*mut T> {
+    if may_sleep {
+        sim::might_sleep("an object is allocated");
+    }
     if !sim::may_allocate() {
         return Err(ENOMEM);
     }
@@ -74,8 +82,9 @@ pub unsafe fn alloc_pd(device: *mut ib_device, udata: *mut ib_udata) -> Result<*
 pub unsafe fn dealloc_pd(pd: *mut ib_pd, udata: *mut ib_udata) -> Result {
     // SAFETY: The caller guarantees that the domain exists; the driver has released it before it is freed.
     unsafe {
+        // The core looks at no counter. Whatever uses the domain later uses freed memory.
         if (*pd).usecnt.counter != 0 {
-            return Err(EBUSY);
+            warn("ib_dealloc_pd: the domain is in use".into());
         }
         let ops = ops((*pd).device);
         if !(*pd).__internal_mr.is_null() {
@@ -106,7 +115,14 @@ pub unsafe fn create_cq(
 ) -> Result<*mut ib_cq> {
     // SAFETY: The caller guarantees that the device is registered, and the queue has the size that the driver asks for.
     unsafe {
-        if attr.comp_vector >= (*device).num_comp_vectors as u32 || attr.cqe == 0 {
+        if attr.cqe == 0 {
+            if attrs.is_null() {
+                warn("__ib_create_cq: a queue without entries".into());
+            }
+            return Err(EINVAL);
+        }
+        // The core checks the vector for programs only.
+        if !attrs.is_null() && attr.comp_vector >= (*device).num_comp_vectors as u32 {
             return Err(EINVAL);
         }
         let ops = ops(device);
@@ -124,6 +140,7 @@ pub unsafe fn create_cq(
             return Err(error);
         }
         state(device).count("cq", 1);
+        state(device).track(Kind::Cq, cq);
         Ok(cq)
     }
 }
@@ -135,12 +152,14 @@ pub(crate) unsafe fn end_cq(cq: *mut ib_cq, udata: *mut ib_udata, by_post_destro
         if (*cq).usecnt.counter != 0 {
             return Err(EBUSY);
         }
-        let ops = ops((*cq).device);
+        let (ops, state) = (ops((*cq).device), state((*cq).device));
+        state.untrack(cq);
         match ops.post_destroy_cq.filter(|_| by_post_destroy) {
             Some(post) => post(cq),
-            None => to_result(ops.destroy_cq.unwrap()(cq, udata))?,
+            None => to_result(ops.destroy_cq.unwrap()(cq, udata))
+                .inspect_err(|_| state.track(Kind::Cq, cq))?,
         }
-        state((*cq).device).count("cq", -1);
+        state.count("cq", -1);
         free(cq, ops.size_ib_cq);
     }
     Ok(())
@@ -171,12 +190,19 @@ pub unsafe fn create_qp(
         (*qp).event_handler = attr.event_handler;
         (*qp).send_cq = attr.send_cq;
         (*qp).recv_cq = attr.recv_cq;
+        // As `rdma_rw_init_qp`: a registration, a transfer and an invalidation for each context.
+        if udata.is_null() {
+            attr.cap.max_send_wr += 3 * attr.cap.max_rdma_ctxs;
+        }
         if let Err(error) = to_result(ops.create_qp.unwrap()(qp, attr, udata)) {
             free(qp, ops.size_ib_qp);
             return Err(error);
         }
+        (*qp).max_write_sge = attr.cap.max_send_sge;
+        (*qp).max_read_sge = attr.cap.max_send_sge.min((*device).attrs.max_sge_rd as u32);
         count_users(qp, 1);
         state(device).count("qp", 1);
+        state(device).track(Kind::Qp, qp);
         Ok(qp)
     }
 }
@@ -202,13 +228,13 @@ pub unsafe fn modify_qp(
 ) -> Result {
     // SAFETY: The caller guarantees that the queue pair exists, and that the attributes are valid.
     unsafe {
-        to_result(ops((*qp).device).modify_qp.unwrap()(
-            qp,
-            attr,
-            mask as c_int,
-            udata,
-        ))
+        let modify = ops((*qp).device).modify_qp.unwrap();
+        to_result(modify(qp, attr, mask as c_int, udata))?;
+        if mask & ib_qp_attr_mask_IB_QP_PORT != 0 {
+            (*qp).port = (*attr).port_num;
+        }
     }
+    Ok(())
 }
 
 /// Destroys a queue pair.
@@ -218,9 +244,9 @@ pub unsafe fn destroy_qp(qp: *mut ib_qp, udata: *mut ib_udata) -> Result {
         if (*qp).usecnt.counter != 0 {
             return Err(EBUSY);
         }
-        let ops = ops((*qp).device);
-        to_result(ops.destroy_qp.unwrap()(qp, udata))?;
-        let state = state((*qp).device);
+        let (ops, state) = (ops((*qp).device), state((*qp).device));
+        state.untrack(qp);
+        to_result(ops.destroy_qp.unwrap()(qp, udata)).inspect_err(|_| state.track(Kind::Qp, qp))?;
         let attached = state.attached.borrow_mut().remove(&(qp as usize));
         for counter in attached.into_iter().flatten() {
             (*counter).usecnt.counter -= 1;
@@ -243,31 +269,42 @@ pub unsafe fn create_ah(
         let mut attr: rdma_ah_attr = core::mem::zeroed();
         *attr.grh.dgid.raw.as_mut() = *gid;
         attr.port_num = 1;
-        create_ah_of(pd, &raw mut attr, udata)
+        let flags = rdma_create_ah_flags_RDMA_CREATE_AH_SLEEPABLE;
+        create_ah_of(pd, &raw mut attr, flags, udata)
     }
 }
 
-pub(crate) unsafe fn create_ah_of(
+/// As `rdma_create_ah`: without `RDMA_CREATE_AH_SLEEPABLE` in `flags`, the caller may be in atomic context.
+pub unsafe fn create_ah_of(
     pd: *mut ib_pd,
     attr: *mut rdma_ah_attr,
+    flags: u32,
     udata: *mut ib_udata,
 ) -> Result<*mut ib_ah> {
     // SAFETY: The caller guarantees that domain and attributes are valid, and the handle has the size that the driver asks for.
     unsafe {
         let device = (*pd).device;
         let ops = ops(device);
+        let has_route = u32::from((*attr).ah_flags) & ib_ah_flags_IB_AH_GRH != 0;
+        let index = u32::from((*attr).grh.sgid_index);
+        if !(1..=(*device).phys_port_cnt).contains(&(*attr).port_num)
+            || has_route && index >= state(device).attr.get().0
+        {
+            return Err(EINVAL);
+        }
         let create = if udata.is_null() {
             ops.create_ah
         } else {
             ops.create_user_ah
         };
         let create = create.ok_or(Error::from_errno(-95))?;
-        let ah: *mut ib_ah = allocate(ops.size_ib_ah)?;
+        let may_sleep = flags & rdma_create_ah_flags_RDMA_CREATE_AH_SLEEPABLE != 0;
+        let ah: *mut ib_ah = allocate_in(ops.size_ib_ah, may_sleep)?;
         (*ah).device = device;
         (*ah).pd = pd;
         let mut init: rdma_ah_init_attr = core::mem::zeroed();
         init.ah_attr = attr;
-        init.flags = rdma_create_ah_flags_RDMA_CREATE_AH_SLEEPABLE;
+        init.flags = flags;
         if let Err(error) = to_result(create(ah, &raw mut init, udata)) {
             free(ah, ops.size_ib_ah);
             return Err(error);
@@ -303,6 +340,7 @@ pub unsafe fn take_mr(pd: *mut ib_pd, mr: *mut ib_mr) -> Result<*mut ib_mr> {
         (*mr).pd = pd;
         (*pd).usecnt.counter += 1;
         state((*pd).device).count("mr", 1);
+        state((*pd).device).track(Kind::Mr, mr);
         Ok(mr)
     }
 }
@@ -312,11 +350,49 @@ pub unsafe fn dereg_mr(mr: *mut ib_mr, udata: *mut ib_udata) -> Result {
     // SAFETY: The caller guarantees that the region exists; its domain counts it as a user, and so exists as well.
     unsafe {
         let (pd, device) = ((*mr).pd, (*mr).device);
+        // The core does not track it again if this fails.
+        state(device).untrack(mr);
         to_result(ops(device).dereg_mr.unwrap()(mr, udata))?;
         (*pd).usecnt.counter -= 1;
         state(device).count("mr", -1);
     }
     Ok(())
+}
+
+/// Returns what `rdma resource show` prints of an object that exists, besides the core's own. `room` values fit.
+///
+/// # Errors
+///
+/// - [`ENOENT`] if there is no such object, or it is being destroyed.
+/// - [`EMSGSIZE`] if there are more values.
+pub fn details(device: *mut ib_device, object: usize, room: usize) -> Result<Vec<(String, u64)>> {
+    let state = state(device);
+    let (kind, readers) = state.tracked.borrow().get(&object).cloned().ok_or(ENOENT)?;
+    let mut message = sk_buff {
+        room,
+        ..sk_buff::default()
+    };
+    readers.set(readers.get() + 1);
+    sim::point();
+    let (ops, raw) = (ops(device), object as *mut c_void);
+    // SAFETY: The object is not destroyed as long as it has readers. Its kind is that of its creation.
+    let result = to_result(unsafe {
+        match kind {
+            Kind::Cq => ops.fill_res_cq_entry.unwrap()(&raw mut message, raw.cast()),
+            Kind::Qp => ops.fill_res_qp_entry.unwrap()(&raw mut message, raw.cast()),
+            _ => ops.fill_res_mr_entry.unwrap()(&raw mut message, raw.cast()),
+        }
+    });
+    readers.set(readers.get() - 1);
+    sim::signal(Rc::as_ptr(&readers) as usize);
+    result.map(|()| message.values.take())
+}
+
+/// Returns the details of all objects of a device.
+pub fn all_details(device: *mut ib_device) -> Vec<Vec<(String, u64)>> {
+    let objects: Vec<_> = state(device).tracked.borrow().keys().copied().collect();
+    let read = |object| details(device, object, usize::MAX).ok();
+    objects.into_iter().filter_map(read).collect()
 }
 
 /// Creates a completion counter.

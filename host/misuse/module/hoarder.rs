@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! A client that leaks completion queues, also in the handler of one.
+//! A client that leaks a region and completion queues, also in the handler of one.
 
 use std::cell::Cell;
 
@@ -15,10 +15,13 @@ use kernel::{
 
 use crate::rdma::client::{
     client_slot,
+    Buffer,
     Client,
     CompletionHandler,
     CompletionQueue,
     Device,
+    FastRegion,
+    Pd,
     Registration, //
 };
 
@@ -51,6 +54,8 @@ impl Client for Hoarder {
     type Data<'a> = ();
 
     fn add<'a>(device: &'a Device) -> impl PinInit<(), Error> + 'a {
+        let buffer = Buffer::new(&Pd::new(device)?, 4096)?;
+        core::mem::forget(FastRegion::new(&buffer)?);
         hoard(device, Arc::new(Slow(device), GFP_KERNEL)?)
     }
 }

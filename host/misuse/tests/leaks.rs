@@ -8,7 +8,7 @@ use driver::rig;
 use efa_model::Profile;
 use ib_core::{
     dmabuf,
-    ffi::{ib_cq, ib_cq_init_attr, ib_udata, uverbs_attr_bundle},
+    ffi::{ib_cq, ib_cq_init_attr, ib_mr, ib_udata, uverbs_attr_bundle},
     registry,
     uverbs::Process,
 };
@@ -142,6 +142,26 @@ unsafe extern "C" fn destroyed(cq: *mut ib_cq, udata: *mut ib_udata) -> c_int {
     notify(cq);
     // SAFETY: The arguments are those of the driver's function.
     unsafe { DESTROY.get().unwrap()(cq, udata) }
+}
+
+unsafe extern "C" fn refuses(_: *mut ib_mr, _: *mut ib_udata) -> c_int {
+    EIO.to_errno()
+}
+
+/// The core would free the domain of a region that a provider does not deregister.
+#[test]
+fn a_domain_is_not_freed_before_its_region() {
+    rig::run_without_end(Profile::Efa3, Policy::Sequential, |mut rig| {
+        rig.probe().unwrap();
+        let client = misuse::hoarder::register().unwrap();
+        // SAFETY: The device is registered.
+        let ops = unsafe { &mut (*registry::registered().unwrap()).ops };
+        let deregister = ops.dereg_mr.replace(refuses);
+        drop(client);
+        ops.dereg_mr = deregister;
+        assert_eq!(kernel::take_warnings(), [""; 0]);
+        rig.remove();
+    });
 }
 
 /// A handler may create a queue while the client's other objects are about to be destroyed.

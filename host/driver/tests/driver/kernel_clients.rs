@@ -12,7 +12,7 @@ use driver::{
 };
 use efa_hw::io::CompStatus;
 use efa_model::Profile;
-use ib_core::{cq, ffi, registry::registered, verbs};
+use ib_core::{cq, ffi, registry::registered, uverbs::zeroed, verbs};
 use kernel::{
     bindings,
     error::code::{EINVAL, ENOMEM, EOPNOTSUPP},
@@ -179,9 +179,11 @@ fn a_queue_pair_returns_its_capacity() {
         (attr.cap.max_send_wr, attr.cap.max_recv_wr) = (5, 6);
         objects.new_qp(&mut attr).unwrap();
         let cap = (attr.cap.max_send_wr, attr.cap.max_recv_wr);
+        // SAFETY: The queue pair exists.
+        let sges = unsafe { ((*objects.qp).max_write_sge, (*objects.qp).max_read_sge) };
         drop(objects);
         // The actual capacity. 32 is the minimum of the device.
-        assert_eq!(cap, (32, 8));
+        assert_eq!((cap, sges), ((32, 8), (1, 1)));
     });
 }
 
@@ -274,6 +276,75 @@ fn queues_are_as_deep_as_reported() {
             rig.check_device();
         },
     );
+}
+
+/// The core checks neither.
+#[test]
+fn a_queue_has_a_vector_of_the_device_and_an_address_handle_is_not_created_in_atomic_context() {
+    run_bound(|rig| {
+        let objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
+        let before = rig.device().admin.submitted;
+        let attr = ffi::ib_cq_init_attr {
+            cqe: 4,
+            comp_vector: 1000,
+            flags: 0,
+        };
+        let (lock, mut peer) = (sim::RawLock::new(), zeroed::<ffi::rdma_ah_attr>());
+        peer.port_num = 1;
+        // SAFETY: The device is registered, and the domain exists. No handler is called.
+        let (cq, ah) = unsafe {
+            let prepare = |cq: *mut ffi::ib_cq| (*cq).comp_handler = Some(no_completion);
+            let cq = verbs::create_cq(objects.device, &attr, null_mut(), prepare);
+            lock.lock(false);
+            let ah = verbs::create_ah_of(objects.pd, &raw mut peer, 0, null_mut());
+            lock.unlock(false);
+            (cq.err(), ah.err())
+        };
+        let commands = rig.device().admin.submitted - before;
+        drop(objects);
+        assert_eq!((cq, ah, commands), (Some(EINVAL), Some(EOPNOTSUPP), 0));
+    });
+}
+
+extern "C" fn no_completion(_: *mut ffi::ib_cq, _: *mut core::ffi::c_void) {}
+
+/// Elements that continue each other within a page are one page of a region.
+#[test]
+fn a_region_merges_elements_of_a_list() {
+    run_bound_with(Profile::Efa3, |_| {
+        let objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
+        let element = |dma_address, length| bindings::scatterlist {
+            dma_address,
+            length,
+        };
+        let mr = objects.mapped_region();
+        // SAFETY: The region exists until it is deregistered.
+        unsafe {
+            let start = (*mr).iova;
+            for (mut list, mapped, length) in [
+                (
+                    vec![element(start, 2048), element(start + 2048, 2048)],
+                    2,
+                    4096,
+                ),
+                (
+                    vec![element(start, 2048), element(start + 2048, 4096)],
+                    2,
+                    6144,
+                ),
+                (
+                    vec![element(start, 2048), element(start + 4096, 4096)],
+                    1,
+                    2048,
+                ),
+            ] {
+                assert_eq!(verbs::map_mr_sg(mr, &mut list), Ok(mapped));
+                assert_eq!((*mr).length, length);
+            }
+            assert_eq!(objects.register(mr), Ok(()));
+            verbs::dereg_mr(mr, null_mut()).unwrap();
+        }
+    });
 }
 
 /// Both are hints: an event for the next completion is one for a solicited completion, too.

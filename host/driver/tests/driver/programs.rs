@@ -45,6 +45,8 @@ fn has_objects_of_each_kind() {
                 let other = program.create_cq(32, false, Some((own.address(), 64 << 10)));
                 // The device requires a contiguous ring.
                 assert_eq!(other.is_err(), in_pieces);
+                let beyond = program.register(objects.pd, u64::MAX - 4095, 4096);
+                assert_eq!(beyond.err(), Some(EINVAL));
                 let too_short = program.create_cq(4096, false, Some((own.address(), 4096)));
                 assert_eq!(too_short.err(), Some(EINVAL));
                 if let Ok(other) = other {

@@ -12,7 +12,7 @@ use driver::{
 };
 use efa_hw::{admin::Opcode, aenq::AenqGroup};
 use efa_model::{Death, Profile};
-use ib_core::{client, dmabuf};
+use ib_core::{client, dmabuf, registry::registered, umem::Memory, verbs};
 use kernel::sim;
 
 /// Runs `race` with a bound device, once for each schedule with at most `bound` deviations in its [searched](sim::searched) part.
@@ -145,7 +145,10 @@ fn commands_and_a_failure() {
         rig.check_device();
         let log = sim::take_log().concat();
         assert!(log.contains("The device has failed (fatal_error)"), "{log}");
-        assert!(!log.contains("completion with unexpected command id"), "{log}");
+        assert!(
+            !log.contains("completion with unexpected command id"),
+            "{log}"
+        );
     });
 }
 
@@ -201,4 +204,21 @@ fn halts_and_a_removal() {
 #[test]
 fn halts_and_an_error_of_the_bus() {
     halts(|rig| rig.bus_error(false));
+}
+
+/// `rdma resource show` reads objects at any time from their creation to their destruction.
+#[test]
+fn details_of_objects_that_come_and_go() {
+    search(1, |rig| {
+        let device = registered().unwrap();
+        let read = move || (0..4).for_each(|_| drop(verbs::all_details(device)));
+        at_once(read, |program, pd| {
+            let memory = Memory::new(4096);
+            let cq = program.create_cq(4, false, None).unwrap();
+            let (mr, _) = program.register(pd, memory.address(), 4096).unwrap();
+            program.process.destroy(mr).unwrap();
+            program.process.destroy(cq.id).unwrap();
+        });
+        rig.check_device();
+    });
 }

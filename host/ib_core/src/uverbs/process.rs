@@ -9,7 +9,7 @@ use core::{
 use std::rc::Rc;
 
 use kernel::{
-    bindings::{sk_buff, vm_area_struct},
+    bindings::vm_area_struct,
     error::{code::*, to_result, Result},
     ffi::c_void,
     page::PAGE_SHIFT,
@@ -221,21 +221,7 @@ impl Process {
     pub fn details(&self, id: u32, kind: Kind, room: usize) -> Result<Vec<(String, u64)>> {
         self.with_context(|device, _| {
             let raw = self.raw::<c_void>(id, kind)?;
-            let mut message = sk_buff {
-                room,
-                ..sk_buff::default()
-            };
-            // SAFETY: The object is one of the process, of this kind, which no other thread destroys meanwhile.
-            unsafe {
-                let ops = &(*device).ops;
-                to_result(match kind {
-                    Kind::Cq => ops.fill_res_cq_entry.unwrap()(&raw mut message, raw.cast()),
-                    Kind::Qp => ops.fill_res_qp_entry.unwrap()(&raw mut message, raw.cast()),
-                    Kind::Mr => ops.fill_res_mr_entry.unwrap()(&raw mut message, raw.cast()),
-                    _ => return Err(EINVAL),
-                })?;
-            }
-            Ok(message.values.take())
+            verbs::details(device, raw as usize, room)
         })
     }
 
