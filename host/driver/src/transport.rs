@@ -76,6 +76,7 @@ fn carry_out(
             let end = Some(WriteEnd {
                 length,
                 immediate: request.immediate,
+                unsolicited: request.unsolicited,
             });
             Content::Write {
                 memory: request.remote,
