@@ -33,8 +33,10 @@ use crate::{
         attach::Binding,
         log,
         mmio::Region,
-        pci::Enabled,
-        work::Waker, //
+        pci::{
+            Enabled,
+            Wakers, //
+        }, //
     },
     verbs::{
         Bars,
@@ -132,13 +134,21 @@ impl sys::pci::Driver for EfaDriver {
     fn probe<'bound>(
         pdev: &'bound pci::Device<Core<'_>>,
         binding: Binding<'bound>,
-        waker: Waker,
+        wakers: Wakers,
     ) -> impl PinInit<Driver<'bound>, Error> + 'bound {
-        Driver::start(pdev, binding, waker)
+        Driver::bind(pdev, binding, wakers)
+    }
+
+    fn start(this: Pin<&Driver<'_>>) -> Result {
+        this.recovery.start()
     }
 
     fn work(this: Pin<&Driver<'_>>) {
         this.recovery.attend();
+    }
+
+    fn monitor(this: Pin<&Driver<'_>>) {
+        this.recovery.monitor();
     }
 
     fn unbind(this: Pin<&Driver<'_>>, end_work: &dyn Fn()) {
@@ -163,25 +173,25 @@ impl sys::pci::Driver for EfaDriver {
 }
 
 impl<'bound> Driver<'bound> {
-    /// Starts the device.
+    /// Takes over and resets the device.
     ///
     /// # Errors
     ///
     /// - [`ENODEV`] if a BAR is missing, or the device is not ready.
     /// - [`EFAULT`] if the registers can't be mapped.
     /// - [`ETIMEDOUT`] if the device does not answer.
-    /// - Those of a session and of the registration with the RDMA core.
-    fn start<'core>(
+    /// - [`ENOMEM`] if there is no memory.
+    fn bind<'core>(
         pdev: &'bound pci::Device<Core<'core>>,
         binding: Binding<'bound>,
-        waker: Waker,
+        wakers: Wakers,
     ) -> impl PinInit<Self, Error> + use<'bound, 'core> {
         pin_init::pin_init_scope(move || {
             let enabled = Enabled::new(pdev).inspect_err(|error| {
                 log::failed(binding.dev(), "The device could not be enabled", error);
             })?;
             let memory = request(pdev, hw::pci::MEMORY_BAR)?;
-            let controller = Controller::bind(pdev, &enabled, binding, NAME, waker)
+            let controller = Controller::bind(pdev, &enabled, binding, NAME, wakers)
                 .map_err(|error| if error == ETIME { ETIMEDOUT } else { error })?;
             let interface = Interface {
                 binding,
@@ -193,7 +203,7 @@ impl<'bound> Driver<'bound> {
             let automatic = crate::module_parameters::recovery.value() != 0;
 
             Ok(try_pin_init!(Self {
-                recovery <- Recovery::new(controller, interface, automatic),
+                recovery <- Recovery::new(controller, interface, automatic)?,
                 _enabled: enabled,
             }? Error))
         })

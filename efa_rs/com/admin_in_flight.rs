@@ -191,27 +191,27 @@ impl<'bound> InFlight<'bound> {
         }
     }
 
-    /// Waits for the command in `slot`, for at most `timeout`. If `is_polled`, also polls for
-    /// completions without an interrupt.
+    /// Waits for the command in `slot`, for at most `timeout`, and returns the rest of this time. If
+    /// `is_polled`, also polls for completions without an interrupt.
     #[inline]
-    pub(super) fn wait(&self, slot: u16, timeout: Jiffies, is_polled: bool) {
+    pub(super) fn wait(&self, slot: u16, timeout: Jiffies, is_polled: bool) -> Jiffies {
         let Some(over) = self.over.get(usize::from(slot)) else {
-            return;
+            return timeout;
         };
         if !is_polled {
-            over.wait_timeout(timeout);
-            return;
+            return over.wait_timeout(timeout);
         }
         let interval = to_jiffies(POLL_INTERVAL);
         let mut left = timeout;
         while left != 0 {
             let step = left.min(interval);
-            if over.wait_timeout(step) {
-                return;
+            if over.wait_timeout(step) != 0 {
+                break;
             }
             left -= step;
             self.handle_completions();
         }
+        left
     }
 
     /// Frees a slot and copies its completion. Returns whether that was present without an

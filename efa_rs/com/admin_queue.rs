@@ -7,13 +7,15 @@ use kernel::{
         Bound,
         Device, //
     },
+    new_mutex,
     prelude::*,
     sync::{
         atomic::{
             Atomic,
             Relaxed, //
         },
-        Arc, //
+        Arc,
+        Mutex, //
     },
     time::{
         msecs_to_jiffies,
@@ -59,7 +61,10 @@ use crate::{
             Limited, //
         },
         semaphore::Semaphore,
-        time::to_jiffies,
+        time::{
+            from_jiffies,
+            to_jiffies, //
+        },
         trace, //
     },
 };
@@ -83,6 +88,23 @@ const MAX_COMPLETION_TIMEOUT_MS: u32 = 30_000;
 /// dead, the first command that times out closes the queue.
 const SLOT_TIMEOUTS: Jiffies = 2;
 
+/// Time that a working device never takes for a command, in milliseconds: a fifteenth of the default
+/// timeout. EC2's devices were not measured.
+const SLOW_MS: u32 = 2_000;
+
+/// Time during which each command may take longer than [`SLOW_MS`]. Then the device has failed, so
+/// that the destruction of many objects ends.
+const SLOW_LIMIT: Delta = Delta::from_millis(60_000);
+
+/// Longest pause between two commands that counts as time of the device.
+const SLOW_PAUSE: Delta = Delta::from_millis(1_000);
+
+/// The time during which all commands were slow.
+struct Slowness {
+    since: Instant<Monotonic>,
+    until: Instant<Monotonic>,
+}
+
 /// The admin queue.
 #[pin_data]
 pub(crate) struct AdminQueue<'bound> {
@@ -99,10 +121,19 @@ pub(crate) struct AdminQueue<'bound> {
     completion_timeout: Atomic<Jiffies>,
     /// Whether an interrupt was missed, so that waiters poll for completions.
     is_polled: Atomic<bool>,
+    /// [`SLOW_MS`] in jiffies.
+    slow_wait: Jiffies,
+    /// Whether the last command was slow.
+    is_slow: Atomic<bool>,
+    #[pin]
+    slowness: Mutex<Option<Slowness>>,
     health: Arc<Health>,
     statistics: Arc<Statistics>,
     #[pin]
     free_slots: Semaphore,
+    /// Held by the one task that may have several commands in flight while it waits for a slot.
+    #[pin]
+    pub(super) several: Mutex<()>,
     #[pin]
     in_flight: InFlight<'bound>,
     /// Numbers of the completion queues that exist.
@@ -139,9 +170,13 @@ impl<'bound> AdminQueue<'bound> {
                 completion_timeout_ms: Atomic::new(timeout_ms),
                 completion_timeout: Atomic::new(msecs_to_jiffies(timeout_ms)),
                 is_polled: Atomic::new(false),
+                slow_wait: msecs_to_jiffies(SLOW_MS),
+                is_slow: Atomic::new(false),
+                slowness <- new_mutex!(None),
                 health: health.clone(),
                 statistics: statistics.clone(),
                 free_slots <- Semaphore::new(DEPTH),
+                several <- new_mutex!(()),
                 in_flight <- InFlight::new(dev, registers, version, epoch, statistics)?,
                 cq_numbers <- Numbers::new(),
             }? Error),
@@ -295,7 +330,13 @@ impl<'bound> AdminQueue<'bound> {
     ) -> Result<(), CommandError> {
         let (slot, opcode) = (started.slot, started.opcode);
         let is_polled = self.is_polled.load(Relaxed);
-        self.in_flight.wait(slot, timeout, is_polled);
+        let left = self.in_flight.wait(slot, timeout, is_polled);
+        let waited = timeout.saturating_sub(left);
+        if waited > self.slow_wait {
+            self.note_slow(waited);
+        } else if self.is_slow.load(Relaxed) {
+            self.is_slow.store(false, Relaxed);
+        }
         let result = self.in_flight.end(slot, entry);
         match result {
             Ok(true) => {
@@ -335,6 +376,31 @@ impl<'bound> AdminQueue<'bound> {
             Hex(status.into())
         ));
         Err(CommandError::Status(status))
+    }
+
+    /// Records a slow command. If all commands have been slow for [`SLOW_LIMIT`], reports the device
+    /// as failed and closes the queue.
+    #[cold]
+    #[inline(never)]
+    fn note_slow(&self, waited: Jiffies) {
+        let now = Instant::now();
+        let mut slowness = self.slowness.lock();
+        let is_slow = self.is_slow.xchg(true, Relaxed);
+        let submitted = now - from_jiffies(waited);
+        let since = match &*slowness {
+            // Without a pause between the commands.
+            Some(last) if is_slow && submitted - last.until <= SLOW_PAUSE => last.since,
+            _ => submitted,
+        };
+        *slowness = Some(Slowness { since, until: now });
+        drop(slowness);
+        if now - since > SLOW_LIMIT {
+            self.health.report(Cause::CommandTimeout);
+            self.silence.error(fmt!(
+                "Each command of a minute took more than {SLOW_MS} ms; the admin queue is closed"
+            ));
+            self.close();
+        }
     }
 
     /// Logs and counts a command that was not completed in time.

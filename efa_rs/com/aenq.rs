@@ -130,8 +130,8 @@ pub(super) struct Aenq<'bound> {
     keep_alives: KeepAlives,
     #[pin]
     messages: Limited<'bound>,
-    /// Number of events consumed, which determines the next entry and its phase. Only the interrupt
-    /// handler uses it, which runs on one CPU at a time.
+    /// Number of events consumed, which determines the next entry and its phase. Only
+    /// [`Self::handle_events`] changes it.
     consumed: Atomic<u32>,
 }
 
@@ -192,15 +192,26 @@ impl<'bound> Aenq<'bound> {
         Some((self.started.elapsed() - last, period))
     }
 
+    /// Returns whether the device has written the event with this number.
+    fn has(&self, number: u32) -> bool {
+        let flags = self.entries.read_byte::<{ aenq::PHASE_OFFSET }>(number);
+        AenqFlags::from_raw(flags).phase == (number >> DEPTH_SHIFT & 1 == 0)
+    }
+
+    /// Returns the number of the next event, if it has been written.
+    pub(super) fn pending(&self) -> Option<u32> {
+        let number = self.consumed.load(Relaxed);
+        self.has(number).then_some(number)
+    }
+
     /// Handles at most [`DEPTH`] events, so that a faulty device can't keep the caller busy. Only
-    /// the interrupt handler may call this.
+    /// one task or handler may call this at a time.
     pub(super) fn handle_events(&self) {
         let before = self.consumed.load(Relaxed);
         let mut consumed = before;
 
         for _ in 0..DEPTH {
-            let flags = self.entries.read_byte::<{ aenq::PHASE_OFFSET }>(consumed);
-            if AenqFlags::from_raw(flags).phase != (consumed >> DEPTH_SHIFT & 1 == 0) {
+            if !self.has(consumed) {
                 break;
             }
 

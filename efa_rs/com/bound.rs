@@ -17,6 +17,11 @@ use kernel::{
         },
         Arc,
         Mutex, //
+    },
+    time::{
+        Delta,
+        Instant,
+        Monotonic, //
     }, //
 };
 
@@ -34,11 +39,17 @@ use crate::{
     sys::{
         self,
         attach::Binding,
+        log::Limited,
         mmio,
-        pci::Channel,
-        work::Waker, //
+        pci::{
+            Channel,
+            Wakers, //
+        }, //
     },
 };
+
+/// Limit on the start of a session: twice the longest timeout of a command.
+const START_TIMEOUT: Delta = Delta::from_millis(60_000);
 
 /// A device that is bound to the driver.
 #[pin_data]
@@ -48,7 +59,10 @@ pub(crate) struct BoundDevice<'bound> {
     registers: Arc<Registers<'bound>>,
     quarantine: Arc<Quarantine<'bound>>,
     statistics: Arc<Statistics>,
-    waker: Waker,
+    wakers: Wakers,
+    /// Messages of event queues.
+    #[pin]
+    messages: Limited<'bound>,
     /// Width of the device's DMA addresses in bits.
     address_width: Atomic<u32>,
     /// Whether the driver's access to the function is revoked.
@@ -56,9 +70,9 @@ pub(crate) struct BoundDevice<'bound> {
     /// Whether the bus has given the function to the driver while its state was frozen. The bus
     /// changes that state only if its own recovery succeeds, and not for another reset or binding.
     ignores_frozen: Atomic<bool>,
-    /// The admin queue of a session that is being started.
+    /// The admin queue of a session that is being started, and since when.
     #[pin]
-    starting: Mutex<Option<Arc<AdminQueue<'bound>>>>,
+    starting: Mutex<Option<(Arc<AdminQueue<'bound>>, Instant<Monotonic>)>>,
 }
 
 impl<'bound> BoundDevice<'bound> {
@@ -74,7 +88,7 @@ impl<'bound> BoundDevice<'bound> {
         pdev: &'bound pci::Device<Bound>,
         binding: Binding<'bound>,
         name: &'static CStr,
-        waker: Waker,
+        wakers: Wakers,
     ) -> Result<Arc<Self>> {
         let dev: &Device<Bound> = pdev.as_ref();
         let bar = map_registers(pdev, name)
@@ -87,7 +101,8 @@ impl<'bound> BoundDevice<'bound> {
                 registers: Registers::new(dev, bar)?,
                 quarantine: Quarantine::new(dev, &statistics)?,
                 statistics,
-                waker,
+                wakers,
+                messages <- Limited::new(dev),
                 address_width: Atomic::new(0),
                 is_revoked: Atomic::new(false),
                 ignores_frozen: Atomic::new(sys::pci::channel(pdev) == Channel::IsFrozen),
@@ -139,9 +154,14 @@ impl<'bound> BoundDevice<'bound> {
         &self.statistics
     }
 
-    /// Returns the waker of the work item.
-    pub(super) fn waker(&self) -> &Waker {
-        &self.waker
+    /// Returns the wakers of the work items.
+    pub(super) fn wakers(&self) -> &Wakers {
+        &self.wakers
+    }
+
+    /// Returns the messages of event queues, which share one rate limit.
+    pub(super) fn messages(&self) -> &Limited<'bound> {
+        &self.messages
     }
 
     /// Returns the state of the function.
@@ -152,13 +172,18 @@ impl<'bound> BoundDevice<'bound> {
         }
     }
 
+    /// Returns whether the driver's access to the function is revoked.
+    pub(super) fn is_revoked(&self) -> bool {
+        self.is_revoked.load(Relaxed)
+    }
+
     /// Checks that the driver may use the function.
     ///
     /// # Errors
     ///
     /// - [`ENODEV`] if access is revoked, or if the bus has isolated or lost the function.
     pub(super) fn check_access(&self) -> Result {
-        if self.is_revoked.load(Relaxed) || self.channel() != Channel::Works {
+        if self.is_revoked() || self.channel() != Channel::Works {
             return Err(ENODEV);
         }
         Ok(())
@@ -170,8 +195,17 @@ impl<'bound> BoundDevice<'bound> {
     ///
     /// Those of [`Self::check_access`].
     pub(super) fn begin_start(&self, admin: &Arc<AdminQueue<'bound>>) -> Result {
-        *self.starting.lock() = Some(admin.clone());
+        *self.starting.lock() = Some((admin.clone(), Instant::now()));
         self.check_access()
+    }
+
+    /// Closes the admin queue of a session whose start has taken longer than [`START_TIMEOUT`].
+    pub(super) fn check_start(&self) {
+        let mut starting = self.starting.lock();
+        if let Some((admin, _)) = starting.take_if(|(_, at)| at.elapsed() > START_TIMEOUT) {
+            dev_err!(self.dev(), "The device takes too long to start\n");
+            admin.close();
+        }
     }
 
     /// Undoes [`Self::begin_start`].
@@ -185,7 +219,7 @@ impl<'bound> BoundDevice<'bound> {
         let mut starting = self.starting.lock();
         self.is_revoked.store(true, Relaxed);
         self.ignores_frozen.store(false, Relaxed);
-        if let Some(admin) = starting.take() {
+        if let Some((admin, _)) = starting.take() {
             admin.close();
         }
     }

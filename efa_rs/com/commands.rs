@@ -176,6 +176,7 @@ impl AdminQueue<'_> {
         sets: &[StatsType],
         mut take: impl FnMut(StatsType, &GetStatsResponse),
     ) -> Result<(), CommandError> {
+        let _several = self.several.lock();
         let mut pending = [const { None }; StatsType::ALL.len()];
         let mut entry = [0; size_of::<AcqEntry>()];
 

@@ -18,7 +18,10 @@ use kernel::{
 use super::{
     bound::BoundDevice,
     function::Function,
-    health::Cause,
+    health::{
+        self,
+        Cause, //
+    },
     lent::{
         Epoch,
         Halt, //
@@ -34,8 +37,10 @@ use crate::{
     sys::{
         attach::Binding,
         dma,
-        pci::Enabled,
-        work::Waker, //
+        pci::{
+            Enabled,
+            Wakers, //
+        }, //
     },
 };
 
@@ -92,9 +97,9 @@ impl<'bound> Controller<'bound> {
         enabled: &Enabled<'bound>,
         binding: Binding<'bound>,
         name: &'static CStr,
-        waker: Waker,
+        wakers: Wakers,
     ) -> Result<Owner<'bound>> {
-        let device = BoundDevice::new(pdev, binding, name, waker)?;
+        let device = BoundDevice::new(pdev, binding, name, wakers)?;
         let function = Function::new(&device, enabled.was_left_halted())?;
         let inner = Inner {
             function,
@@ -154,10 +159,11 @@ impl<'bound> Controller<'bound> {
         };
         self.revoke_access();
         let mut inner = self.inner.lock();
-        match inner.session.take() {
-            Some(session) => inner.halt(&session, reason),
-            None if is_shutdown => self.isolate(),
-            None => (),
+        if let Some(session) = inner.session.take() {
+            inner.halt(&session, reason);
+        }
+        if is_shutdown {
+            inner.function.retire();
         }
     }
 
@@ -179,15 +185,27 @@ impl<'bound> Controller<'bound> {
         inner.halt(session, reason);
     }
 
-    /// Returns the fault of a session's device, if any. A halted device's status is not read.
-    pub(super) fn find_fault(&self, session: &Session<'bound>) -> Option<Cause> {
-        session.fault().or_else(|| {
-            let inner = self.inner.lock();
-            if session.epoch().is_halted() {
-                return None;
+    /// Checks the device, and halts it if it has failed. Called once a second, and after a fault was
+    /// reported.
+    ///
+    /// The caller waits for nothing that depends on the device but registers and resets, so that a
+    /// device is halted whatever other tasks wait for.
+    pub(super) fn monitor(&self) {
+        self.check_start();
+        // The lock's owner starts, resets or halts the device.
+        let failed = self.inner.try_lock().and_then(|inner| {
+            let session = inner.session.as_ref()?;
+            let fault = session.find_fault().or_else(|| inner.function.find_fault());
+            if fault.is_none() {
+                session.check_interrupts();
+                session.check_flush();
             }
-            inner.function.find_fault()
-        })
+            Some((session.epoch().clone(), fault?))
+        });
+        if let Some((epoch, cause)) = failed {
+            epoch.halt(cause);
+        }
+        self.wakers().monitor.wake_after(health::INTERVAL);
     }
 
     /// Ends the use of the function: disables the device's DMA and frees the quarantine. There must
@@ -212,7 +230,7 @@ impl<'bound> Inner<'bound> {
 }
 
 impl<'bound> Halt<'bound> for Controller<'bound> {
-    /// Called by recovery, and if the device does not destroy an object, does not stop a queue
+    /// Called by the monitor, and if the device does not destroy an object, does not stop a queue
     /// pair, or does not release revoked memory. Sleeps during a reset by the register, an FLR, and
     /// another reset by the register. That is about 80 s if none is answered.
     fn halt(&self, epoch: &Epoch<'bound>, cause: Cause) {

@@ -8,7 +8,7 @@ use kernel::{
         Device, //
     },
     irq::ThreadedIrqReturn,
-    new_spinlock_irq, pci,
+    new_spinlock_irq,
     prelude::*,
     sync::{
         barrier::{
@@ -26,11 +26,11 @@ use kernel::{
 
 use super::{
     admin_queue::AdminQueue,
+    bound::BoundDevice,
     lent::{
         Epoch,
         Lent, //
     },
-    registers::Registers,
     subscribers::Subscribers, //
 };
 use crate::{
@@ -48,13 +48,9 @@ use crate::{
     },
     sys::{
         self,
-        attach::Binding,
         dma::Entries,
         irq,
-        log::{
-            Hex,
-            Limited, //
-        }, //
+        log::Hex, //
     },
 };
 
@@ -81,6 +77,7 @@ pub(super) fn usable_depth(max: u32) -> u32 {
 pub(super) struct EventQueue<'bound> {
     // Dropped first, as the handler reads the ring.
     irq: irq::Registration<'bound>,
+    handler: Handler<'bound>,
     _ring: Lent<'bound, Ring<'bound>>,
     target: EventTarget,
 }
@@ -95,9 +92,7 @@ pub(crate) struct EventTarget {
 
 /// Parameters for the creation of event queues.
 pub(super) struct Parts<'a, 'bound> {
-    pub(super) binding: Binding<'bound>,
-    pub(super) pdev: &'bound pci::Device<Bound>,
-    pub(super) registers: &'a Arc<Registers<'bound>>,
+    pub(super) device: &'a Arc<BoundDevice<'bound>>,
     pub(super) admin: &'a AdminQueue<'bound>,
     pub(super) epoch: &'a Arc<Epoch<'bound>>,
     pub(super) vectors: &'a irq::Vectors<'bound>,
@@ -114,6 +109,15 @@ impl<'bound> EventQueue<'bound> {
         self.irq.disable();
     }
 
+    /// Handles the events whose interrupt was lost, and returns whether there are any. The device
+    /// must be running.
+    pub(super) fn check(&self) -> bool {
+        self.irq.check(self.handler.ring.pending(), || {
+            self.handler.handle_some();
+            self.handler.arm();
+        })
+    }
+
     /// Creates an event queue of `depth` entries that uses interrupt `vector`.
     ///
     /// # Errors
@@ -121,14 +125,12 @@ impl<'bound> EventQueue<'bound> {
     /// - [`ENOMEM`] if there is no memory.
     /// - Those of the admin command and of [`irq::Registration::new`].
     pub(super) fn new(parts: &Parts<'_, 'bound>, vector: u8, depth: u32) -> Result<Self> {
-        let pdev = parts.pdev;
-        let dev: &Device<Bound> = pdev.as_ref();
-
+        let dev = parts.device.dev();
         let ring = Lent::new(parts.epoch, "an event queue", Ring::new(dev, depth)?)?;
         let eqn = ring.lend(|| parts.admin.create_eq(&ring.entries, vector))?;
         let subscribers = Subscribers::new()?;
         let handler = Handler {
-            registers: parts.registers.clone(),
+            device: parts.device.clone(),
             eqn,
             ring: ring.memory().clone(),
             subscribers: subscribers.clone(),
@@ -138,12 +140,12 @@ impl<'bound> EventQueue<'bound> {
         // Queue N serves CPU N and has vector N + 1, as vector 0 is the admin queue's.
         let index = u32::from(vector).saturating_sub(1);
         let irq = irq::Registration::new(
-            parts.binding,
+            parts.device.binding(),
             parts.vectors,
             vector,
-            fmt!("efa-comp{}@pci:{}", index, sys::pci::name(pdev)),
+            fmt!("efa-comp{}@pci:{}", index, dev.name()),
             index,
-            handler,
+            handler.clone(),
         )
         .inspect_err(|error| {
             sys::log::failed(dev, "A completion interrupt could not be requested", error);
@@ -151,6 +153,7 @@ impl<'bound> EventQueue<'bound> {
 
         Ok(Self {
             irq,
+            handler,
             _ring: ring,
             target: EventTarget { eqn, subscribers },
         })
@@ -163,8 +166,6 @@ struct Ring<'bound> {
     entries: Entries<'bound, { Eqe::SIZE }>,
     /// Binary logarithm of the number of entries.
     depth_shift: u32,
-    #[pin]
-    messages: Limited<'bound>,
     /// Number of events consumed, which determines the next entry and its phase.
     #[pin]
     consumed: SpinLockIrq<u32>,
@@ -178,11 +179,23 @@ impl<'bound> Ring<'bound> {
             pin_init!(Self {
                 entries,
                 depth_shift: depth.trailing_zeros(),
-                messages <- Limited::new(dev),
                 consumed <- new_spinlock_irq!(0, "efa_eq"),
             }),
             GFP_KERNEL,
         )
+    }
+
+    /// Returns whether the device has written the event with this number.
+    fn has(&self, number: u32) -> bool {
+        let first = self.entries.read_byte::<{ eq::PHASE_OFFSET }>(number);
+        let expected = number >> self.depth_shift & 1 == 0;
+        EqeCommon::from_raw(u32::from(first)).phase == expected
+    }
+
+    /// Returns the number of the next event, if it has been written.
+    fn pending(&self) -> Option<u32> {
+        let number = *self.consumed.lock();
+        self.has(number).then_some(number)
     }
 
     /// Calls `handle` for at most [`BUDGET`] events, and returns whether there may be more.
@@ -190,9 +203,7 @@ impl<'bound> Ring<'bound> {
         let mut consumed = self.consumed.lock();
 
         for _ in 0..BUDGET {
-            let first = self.entries.read_byte::<{ eq::PHASE_OFFSET }>(*consumed);
-            let expected = *consumed >> self.depth_shift & 1 == 0;
-            if EqeCommon::from_raw(u32::from(first)).phase != expected {
+            if !self.has(*consumed) {
                 return false;
             }
 
@@ -206,8 +217,9 @@ impl<'bound> Ring<'bound> {
 }
 
 /// The interrupt handler of an event queue.
+#[derive(Clone)]
 struct Handler<'bound> {
-    registers: Arc<Registers<'bound>>,
+    device: Arc<BoundDevice<'bound>>,
     eqn: u16,
     ring: Arc<Ring<'bound>>,
     subscribers: Arc<Subscribers>,
@@ -220,7 +232,8 @@ impl Handler<'_> {
             eqn: self.eqn,
             arm: true,
         };
-        self.registers.write(Register::EqDb, doorbell.into_raw());
+        let registers = self.device.registers();
+        registers.write(Register::EqDb, doorbell.into_raw());
     }
 
     /// Handles at most [`BUDGET`] events, and returns whether there may be more.
@@ -234,7 +247,7 @@ impl Handler<'_> {
             Ok(EventType::Completion) => "a completion queue that does not exist",
             Err(_) => "an event of an unknown type",
         };
-        self.ring.messages.error(fmt!(
+        self.device.messages().error(fmt!(
             "Event queue {} reports {} (type {}, queue {})",
             self.eqn,
             what,

@@ -138,11 +138,7 @@ impl<'bound> Function<'bound> {
             if !sys::pci::is_present(pdev) {
                 return Err(ENODEV);
             }
-            if let Err(error) = sys::pci::function_level_reset(pdev) {
-                if error != ENOTTY {
-                    return Err(error);
-                }
-            }
+            sys::pci::function_level_reset(pdev)?;
         }
         sys::pci::set_master(pdev);
         reset(self.device.dev(), self.device.registers(), reason).inspect_err(|_| {
@@ -169,8 +165,10 @@ impl<'bound> Function<'bound> {
         self.is_fresh = false;
         match self.device.channel() {
             Channel::Works => self.try_resets(reason),
-            // The bus resets it next. Until then only its configuration may be accessed.
+            // The bus resets it next, or else gives it up. Until then only its configuration may be
+            // accessed.
             Channel::IsFrozen => {
+                self.is_suspect = true;
                 self.device.isolate();
                 false
             }
@@ -213,8 +211,7 @@ impl<'bound> Function<'bound> {
     pub(super) fn retire(&self) {
         // A device that was not reset may still answer a read, and use memory in quarantine.
         self.device.isolate();
-        if self.is_suspect {
-            sys::pci::mark_halted(self.device.pdev(), true);
-        }
+        // The core has set the mark with MSI-X. For a kernel that kexec starts, it has to be right.
+        sys::pci::mark_halted(self.device.pdev(), self.is_suspect);
     }
 }

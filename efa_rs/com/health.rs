@@ -21,7 +21,7 @@ use crate::{
         Register,
         ResetReason, //
     },
-    sys::work::Waker,
+    sys::pci::Wakers,
 };
 
 /// Interval of health checks. ENA's driver uses the same.
@@ -128,7 +128,7 @@ impl SharedCause {
 
 /// The reported faults of one session.
 pub(crate) struct Health {
-    waker: Waker,
+    wakers: Wakers,
     /// The first fault.
     cause: SharedCause,
     /// Whether the device has to flush work requests.
@@ -136,14 +136,14 @@ pub(crate) struct Health {
 }
 
 impl Health {
-    /// Creates the health of a session without faults. The first fault wakes `waker`.
+    /// Creates the health of a session without faults. The first fault wakes `wakers`.
     ///
     /// # Errors
     ///
     /// - [`ENOMEM`] if there is no memory.
-    pub(super) fn new(waker: &Waker) -> Result<Arc<Self>> {
+    pub(super) fn new(wakers: &Wakers) -> Result<Arc<Self>> {
         let health = Self {
-            waker: waker.clone(),
+            wakers: wakers.clone(),
             cause: SharedCause::none(),
             is_flushing: Atomic::new(false),
         };
@@ -153,7 +153,8 @@ impl Health {
     /// Reports a fault; later ones have no effect. May be called from interrupt handlers.
     pub(crate) fn report(&self, cause: Cause) {
         if self.cause.set_first(cause) {
-            self.waker.wake();
+            self.wakers.monitor.wake();
+            self.wakers.work.wake();
         }
     }
 

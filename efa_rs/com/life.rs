@@ -12,11 +12,9 @@ use kernel::{
 };
 
 use super::{
-    controller::Controller,
     report::Phase,
     session::Session, //
 };
-use crate::hw::regs::ResetReason;
 
 /// A service on top of a session, such as a registration with the RDMA core.
 pub(crate) trait Service<'bound>: Send + Sync {
@@ -30,7 +28,7 @@ pub(crate) trait Service<'bound>: Send + Sync {
 /// A device in use.
 pub(super) struct Life<'bound, S: Service<'bound>> {
     // Dropped before the session, which it uses.
-    _running: S::Running,
+    pub(super) running: S::Running,
     pub(super) session: Arc<Session<'bound>>,
     pub(super) since: Instant<Monotonic>,
     /// Number of commands that were completed before that time.
@@ -38,22 +36,14 @@ pub(super) struct Life<'bound, S: Service<'bound>> {
 }
 
 impl<'bound, S: Service<'bound>> Life<'bound, S> {
-    /// Starts a session and its service.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Controller::start`] and [`Service::start`].
-    pub(super) fn begin(controller: &Arc<Controller<'bound>>, service: &S) -> Result<Self> {
-        let session = controller.start()?;
-        let running = service
-            .start(&session)
-            .inspect_err(|_| controller.stop(&session, ResetReason::InitError))?;
-        Ok(Self {
-            _running: running,
+    /// Records a service that has just started on a session.
+    pub(super) fn new(running: S::Running, session: Arc<Session<'bound>>) -> Self {
+        Self {
+            running,
             since: Instant::now(),
-            commands: controller.statistics().completed_cmds.get(),
+            commands: session.device().statistics().completed_cmds.get(),
             session,
-        })
+        }
     }
 
     /// Returns whether the device has completed any command since the service was started.
@@ -68,12 +58,10 @@ pub(super) enum State<'bound, S: Service<'bound>> {
     Up(Life<'bound, S>),
     /// It has failed. The next attempt to reset it is at this time.
     Resetting(Instant<Monotonic>),
-    /// The bus resets or suspends it.
+    /// The bus resets or suspends it, or it is probed.
     Paused,
     /// It was given up.
     Failed,
-    /// It is being unregistered. Clients may use the session until their `remove` returns.
-    Leaving(Arc<Session<'bound>>),
     /// It is no longer used. After a shutdown it stays registered, for programs that have it open.
     Stopped { _life: Option<Life<'bound, S>> },
 }
@@ -85,7 +73,7 @@ impl<'bound, S: Service<'bound>> State<'bound, S> {
             Self::Up(_) => Phase::Up,
             Self::Resetting(_) | Self::Paused => Phase::Resetting,
             Self::Failed => Phase::Failed,
-            Self::Leaving(_) | Self::Stopped { .. } => Phase::Stopped,
+            Self::Stopped { .. } => Phase::Stopped,
         }
     }
 }

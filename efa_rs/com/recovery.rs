@@ -22,10 +22,7 @@ use super::{
         Backoff, //
     },
     controller::Owner,
-    health::{
-        self,
-        Cause, //
-    },
+    health::Cause,
     life::{
         Life,
         Service,
@@ -35,7 +32,8 @@ use super::{
         self,
         Report,
         StateFile, //
-    }, //
+    },
+    session::Session, //
 };
 use crate::{
     hw::regs::ResetReason,
@@ -56,15 +54,18 @@ struct Inner<'bound, S: Service<'bound>> {
     state: State<'bound, S>,
     /// The life that the bus has ended and the work item has to drop.
     ended: Option<Life<'bound, S>>,
+    /// The session of a function that was the bus's when its service ended.
+    parked: Option<Arc<Session<'bound>>>,
     /// Whether the work item is running.
     is_busy: bool,
     backoff: Backoff,
 }
 
-/// Monitors a device, and resets it when it has failed.
+/// Resets a device that has failed, and restarts it.
 ///
-/// The work item starts and ends sessions; [`Self::unbind`] ends the last one. Callbacks of the bus
-/// halt the device, change the state, and wait for the work item, with a timeout.
+/// The work item ends and restarts sessions; [`Self::unbind`] ends the last one. Callbacks of the bus
+/// halt the device, change the state, and wait for the work item, with a timeout. The monitor halts
+/// a device that has failed, also while the work item waits for clients.
 #[pin_data]
 pub(crate) struct Recovery<'bound, S: Service<'bound>> {
     controller: Owner<'bound>,
@@ -82,63 +83,70 @@ pub(crate) struct Recovery<'bound, S: Service<'bound>> {
 }
 
 impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
-    /// Starts the first session and its service.
+    /// Prepares a device for [`Self::start`].
     ///
     /// # Errors
     ///
-    /// Those of [`Life::begin`].
+    /// - [`ENOMEM`] if there is no memory.
     pub(crate) fn new(
         controller: Owner<'bound>,
         service: S,
         is_automatic: bool,
-    ) -> impl PinInit<Self, Error> + use<'bound, S> {
-        pin_init::pin_init_scope(move || {
-            let report = Report::new(controller.statistics())?;
-            let life = Life::begin(&controller, &service)?;
-            report.count_session(life.session.event_queues());
-            let file = StateFile::new(sys::pci::name(controller.pdev()), &report);
-            Ok(try_pin_init!(Self {
-                controller,
-                service,
-                is_automatic,
-                report,
-                _file: file,
-                inner <- new_mutex!(Inner {
-                    state: State::Up(life),
-                    ended: None,
-                    is_busy: false,
-                    backoff: Backoff::default(),
-                }),
-                settled <- Completion::new(),
-            }? Error))
-        })
+    ) -> Result<impl PinInit<Self, Error> + use<'bound, S>> {
+        let report = Report::new(controller.statistics())?;
+        let file = StateFile::new(sys::pci::name(controller.pdev()), &report);
+        Ok(try_pin_init!(Self {
+            controller,
+            service,
+            is_automatic,
+            report,
+            _file: file,
+            inner <- new_mutex!(Inner {
+                state: State::Paused,
+                ended: None,
+                parked: None,
+                is_busy: false,
+                backoff: Backoff::default(),
+            }),
+            settled <- Completion::new(),
+        }? Error))
     }
 
-    /// Checks whether the device works, and restarts it if that is due. Called after each wake-up
-    /// by the controller's waker.
+    /// Starts the first session and its service.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Controller::start`](super::controller::Controller) and [`Service::start`].
+    pub(crate) fn start(&self) -> Result {
+        let life = self.begin()?;
+        self.report.count_session(life.session.event_queues());
+        self.change(&mut self.inner.lock(), State::Up(life));
+        // It may have failed meanwhile.
+        self.controller.wakers().work.wake();
+        Ok(())
+    }
+
+    /// Checks the device: see [`Controller::monitor`](super::controller::Controller).
+    pub(crate) fn monitor(&self) {
+        self.controller.monitor();
+    }
+
+    /// Ends the session of a device that has failed, and restarts the device if that is due. Called
+    /// after each wake-up of the work item.
     pub(crate) fn attend(&self) {
         let mut inner = self.inner.lock();
         inner.is_busy = true;
         let ended = inner.ended.take();
-        let session = match &inner.state {
-            State::Up(life) => Some(life.session.clone()),
-            State::Leaving(session) => Some(session.clone()),
-            _ => None,
-        };
         drop(inner);
 
         if let Some(life) = ended {
             self.end(life);
         }
-        if let Some(session) = session {
-            match self.controller.find_fault(&session) {
-                Some(cause) => self.fail(cause),
-                None => session.check_flush(),
-            }
-        }
+        self.check();
         self.proceed();
 
-        self.inner.lock().is_busy = false;
+        let mut inner = self.inner.lock();
+        inner.is_busy = false;
         self.settled.complete();
     }
 
@@ -153,7 +161,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
                 }
             }
             State::Resetting(_) | State::Failed => drop(self.change(&mut inner, State::Paused)),
-            State::Paused | State::Leaving(_) | State::Stopped { .. } => return,
+            State::Paused | State::Stopped { .. } => return,
         }
         drop(inner);
         self.controller.revoke(false);
@@ -162,9 +170,13 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
 
     /// Restarts the device after [`Self::quiesce`], and retries later if that fails.
     pub(crate) fn restart(&self) {
-        if !matches!(self.inner.lock().state, State::Paused) {
+        let mut inner = self.inner.lock();
+        if !matches!(inner.state, State::Paused) {
             return;
         }
+        let parked = inner.parked.take();
+        drop(inner);
+        drop(parked);
         // Only the bus changes this state, and it calls one function at a time.
         self.controller.restore();
         let mut inner = self.inner.lock();
@@ -186,39 +198,26 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
 
     /// Ends the use of the device. `end_work` waits until [`Self::attend`] is no longer called.
     ///
-    /// Clients may use the device until their `remove` returns. The work item monitors it until
-    /// then, so that no client waits for a dead device.
+    /// Clients may use the device until their `remove` returns. It is monitored until then, so that
+    /// no client waits for a dead device.
     pub(crate) fn unbind(&self, end_work: &dyn Fn()) {
-        let mut inner = self.inner.lock();
-        if let State::Up(life) = &inner.state {
-            let session = life.session.clone();
-            let old = self.change(&mut inner, State::Leaving(session.clone()));
-            drop(inner);
-            if let Some(cause) = self.controller.find_fault(&session) {
-                session.epoch().halt(cause);
-            }
-            self.controller.waker().wake();
-            drop(old);
-            end_work();
-            self.controller.stop(&session, ResetReason::Normal);
-            // The report has shown this phase since `Leaving`.
-            let stopped = State::Stopped { _life: None };
-            let old = core::mem::replace(&mut self.inner.lock().state, stopped);
-            drop((old, session));
-        } else {
-            drop(inner);
+        let old = self.change(&mut self.inner.lock(), State::Stopped { _life: None });
+        if !matches!(old, State::Up(_)) {
             // With access revoked, a start by the work item fails soon.
             self.controller.revoke(false);
-            end_work();
-            let mut inner = self.inner.lock();
-            let ended = inner.ended.take();
-            let old = self.change(&mut inner, State::Stopped { _life: None });
-            drop(inner);
-            if let Some(life) = ended {
-                self.end(life);
-            }
-            drop(old);
         }
+        end_work();
+        if let State::Up(Life {
+            running, session, ..
+        }) = old
+        {
+            drop(running);
+            self.controller.stop(&session, ResetReason::Normal);
+        }
+        let mut inner = self.inner.lock();
+        let (ended, parked) = (inner.ended.take(), inner.parked.take());
+        drop(inner);
+        drop((ended, parked));
         self.controller.retire();
     }
 
@@ -237,11 +236,13 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
     /// Wakes the work item, and waits until no work is due, for at most [`BUS_TIMEOUT`].
     fn await_work(&self) {
         let deadline = Instant::<Monotonic>::now() + BUS_TIMEOUT;
+        let inner = self.inner.lock();
         self.settled.reinit();
-        self.controller.waker().wake();
+        drop(inner);
+        self.controller.wakers().work.wake();
         loop {
             let left = deadline - Instant::now();
-            if left <= Delta::ZERO || !self.settled.wait_timeout(to_jiffies(left)) {
+            if left <= Delta::ZERO || self.settled.wait_timeout(to_jiffies(left)) == 0 {
                 return;
             }
             // The work item may have begun before this work was due.
@@ -254,26 +255,52 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         }
     }
 
+    /// Starts a session and its service.
+    fn begin(&self) -> Result<Life<'bound, S>> {
+        let session = self.controller.start()?;
+        match self.service.start(&session) {
+            Ok(running) => Ok(Life::new(running, session)),
+            Err(error) => {
+                self.controller.stop(&session, ResetReason::InitError);
+                self.release(session);
+                Err(error)
+            }
+        }
+    }
+
     /// Drops the session of a halted device, and its service. Afterwards programs can't use any
     /// resource of the device.
     fn end(&self, life: Life<'bound, S>) {
-        if life.session.epoch().is_stopped() {
+        let Life {
+            running, session, ..
+        } = life;
+        if session.epoch().is_stopped() {
             self.controller.quarantine().release();
         }
-        drop(life);
+        drop(running);
+        self.release(session);
     }
 
-    /// Ends the session of a device that has failed.
-    fn fail(&self, cause: Cause) {
+    /// Drops a session whose service has ended. That frees the vectors, which accesses the function.
+    /// If this is the bus's at present, [`Self::restart`] drops the session.
+    fn release(&self, session: Arc<Session<'bound>>) {
         let mut inner = self.inner.lock();
-        let life = match &inner.state {
-            State::Up(life) => life,
-            State::Leaving(session) => {
-                let epoch = session.epoch().clone();
-                drop(inner);
-                return epoch.halt(cause);
-            }
-            _ => return,
+        if self.controller.is_revoked() {
+            inner.parked = Some(session);
+        } else {
+            drop(inner);
+            drop(session);
+        }
+    }
+
+    /// Ends the session of a device in use that has failed.
+    fn check(&self) {
+        let mut inner = self.inner.lock();
+        let State::Up(life) = &inner.state else {
+            return;
+        };
+        let Some(cause) = life.session.fault() else {
+            return;
         };
         let (since, has_worked) = (life.since, life.has_worked());
         inner.backoff.session_failed(since, has_worked);
@@ -304,15 +331,13 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         }
     }
 
-    /// Restarts the device if that is due, and schedules the next health check or attempt.
+    /// Restarts the device if that is due, or schedules the next attempt.
     fn proceed(&self) {
-        let waker = self.controller.waker();
+        let waker = &self.controller.wakers().work;
         loop {
             let mut inner = self.inner.lock();
-            let at = match inner.state {
-                State::Resetting(at) => at,
-                State::Up(_) | State::Leaving(_) => return waker.wake_after(health::INTERVAL),
-                _ => return,
+            let State::Resetting(at) = inner.state else {
+                return;
             };
             let wait = at - Instant::now();
             if waker.is_ending() {
@@ -323,7 +348,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
             }
             self.report.set_attempts(inner.backoff.count_attempt());
             drop(inner);
-            self.conclude(Life::begin(&self.controller, &self.service));
+            self.conclude(self.begin());
         }
     }
 
@@ -387,9 +412,14 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         core::mem::replace(&mut inner.state, state)
     }
 
-    /// Gives up the device, and logs how to retry.
+    /// Gives up the device, unless the bus has reset it meanwhile, and logs how to retry.
     fn abandon(&self, cause: Cause, why: &str) {
+        let inner = self.inner.lock();
+        if !matches!(inner.state, State::Failed) {
+            return;
+        }
         self.controller.isolate();
+        drop(inner);
         report::announce(self.controller.pdev(), c"EFA_EVENT=failed", cause);
         dev_err!(
             self.controller.dev(),

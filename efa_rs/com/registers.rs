@@ -112,15 +112,13 @@ impl<'bound> Registers<'bound> {
         self.write(Register::MmioRespLo, low(address));
     }
 
-    /// Sets the timeout of a read in milliseconds, clamped to its bounds; 0 leaves it unchanged.
+    /// Sets the timeout of a read in milliseconds, clamped to its bounds; 0 is the default.
     pub(super) fn set_read_timeout(&self, millis: u16) {
-        if millis != 0 {
-            let micros = u32::from(millis) * 1000;
-            self.read_timeout_us.store(
-                micros.clamp(MIN_READ_TIMEOUT_US, MAX_READ_TIMEOUT_US),
-                Relaxed,
-            );
-        }
+        let micros = u32::from(millis) * 1000;
+        self.read_timeout_us.store(
+            micros.clamp(MIN_READ_TIMEOUT_US, MAX_READ_TIMEOUT_US),
+            Relaxed,
+        );
     }
 
     /// Writes a register. Earlier writes to memory become visible to the device first.

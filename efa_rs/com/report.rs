@@ -135,7 +135,9 @@ impl Report {
         writeln!(f, "attempts: {}", self.attempts.load(Relaxed))?;
         writeln!(f, "quarantine: {}", self.statistics.in_quarantine())?;
         writeln!(f, "event_queues: {}", self.event_queues.load(Relaxed))?;
-        writeln!(f, "in_flight: {}", self.statistics.in_flight())
+        writeln!(f, "in_flight: {}", self.statistics.in_flight())?;
+        let lost = self.statistics.lost_interrupts.get();
+        writeln!(f, "lost_interrupts: {lost}")
     }
 }
 

@@ -108,7 +108,7 @@ impl<'bound> Session<'bound> {
         let caps = Caps::from_raw(registers.read(Register::Caps)?);
         let vectors = allocate_vectors(device)?;
 
-        let health = Health::new(device.waker())?;
+        let health = Health::new(device.wakers())?;
         let admin = AdminQueue::new(dev, registers, version, caps, &epoch, &health, statistics)?;
         let aenq = Aenq::new(dev, registers, &epoch, &health, statistics)?;
 
@@ -126,9 +126,7 @@ impl<'bound> Session<'bound> {
 
         let attributes = read_attributes(device, &admin)?;
         let parts = event_queue::Parts {
-            binding: device.binding(),
-            pdev: device.pdev(),
-            registers,
+            device,
             admin: &admin,
             epoch: &epoch,
             vectors: &vectors,
@@ -203,9 +201,14 @@ impl<'bound> Session<'bound> {
         self.event_queues.len()
     }
 
-    /// Returns the reported fault, if any, or a fault because keep-alive events are missing.
+    /// Returns the reported fault, if any.
     pub(super) fn fault(&self) -> Option<Cause> {
-        if let Some(cause) = self.health.cause() {
+        self.health.cause()
+    }
+
+    /// Returns the reported fault, if any, or a fault because keep-alive events are missing.
+    pub(super) fn find_fault(&self) -> Option<Cause> {
+        if let Some(cause) = self.fault() {
             return Some(cause);
         }
         // A device that has sent fewer than three keep-alive events is not monitored by them.
@@ -218,6 +221,26 @@ impl<'bound> Session<'bound> {
     pub(super) fn report(&self, cause: Cause) -> Cause {
         self.health.report(cause);
         self.health.cause().unwrap_or(cause)
+    }
+
+    /// Handles events whose interrupt was lost, and counts these interrupts. The device must be
+    /// running.
+    pub(super) fn check_interrupts(&self) {
+        let management = self.management.check(self.aenq.pending(), || {
+            self.admin.handle_completions();
+            self.aenq.handle_events();
+        });
+        let lost = usize::from(management)
+            + self
+                .event_queues
+                .iter()
+                .filter(|queue| queue.check())
+                .count();
+        if lost != 0 {
+            self.device.statistics().lost_interrupts.add(lost as u64);
+            let message = "An interrupt was lost; its events were handled without it";
+            self.device.messages().warning(fmt!("{message}"));
+        }
     }
 
     /// Wakes all clients that wait for completions if the device has to flush work requests.

@@ -53,6 +53,8 @@ pub(crate) struct Statistics {
     pub(crate) keep_alive_rcvd: Counter,
     /// Commands that were in flight when their queue was closed.
     pub(super) abandoned_cmds: Counter,
+    /// Interrupts of events that were not received.
+    pub(super) lost_interrupts: Counter,
     /// Pieces of memory that were put into quarantine.
     pub(super) quarantined: Counter,
     /// Pieces of memory that were released from quarantine.

@@ -15,6 +15,9 @@ use kernel::{
     }, //
 };
 
+/// Limit on handlers that are woken with interrupts disabled. A program may have 2^16 queues.
+const BUDGET: u32 = 64;
+
 /// The handler of events of a completion queue.
 pub(crate) trait CompletionHandler: Send + Sync + 'static {
     /// Called in interrupt context, with a spinlock held.
@@ -68,9 +71,23 @@ impl Subscribers {
 
     /// Wakes all handlers: see [`CompletionHandler::wake`].
     pub(super) fn wake(&self) {
-        for handler in self.handlers.lock().values() {
-            handler.wake();
+        let mut next = Some(0);
+        while let Some(first) = next {
+            next = self.wake_some(first);
         }
+    }
+
+    /// Wakes at most [`BUDGET`] handlers, from the one of queue `first` on. Returns where to go on.
+    fn wake_some(&self, first: u16) -> Option<u16> {
+        let handlers = self.handlers.lock();
+        let mut next = Some(first);
+        for _ in 0..BUDGET {
+            let cursor = handlers.cursor_lower_bound(&next?)?;
+            let (number, handler) = cursor.current();
+            handler.wake();
+            next = number.checked_add(1);
+        }
+        next
     }
 
     /// Calls the handler of a queue, and returns whether there is one.

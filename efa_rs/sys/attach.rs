@@ -169,6 +169,13 @@ impl<'a> Attached<'a> {
         host.has_resources().then_some(attached).ok_or(ENODEV)
     }
 
+    /// Returns whether the device has not begun to release its resources.
+    pub(crate) fn is_attached(&self) -> bool {
+        let value = self.value.as_ptr();
+        // SAFETY: The device is valid. This only searches its actions.
+        unsafe { bindings::devm_is_action_added(as_raw(self.dev), Some(self.release), value) }
+    }
+
     /// Leaves the value to the device, which drops it when it is unbound.
     #[allow(
         dead_code,

@@ -38,10 +38,13 @@ impl Completion {
         })
     }
 
-    /// Prepares the completion for its next use: discards signals without a waiter.
+    /// Prepares the completion for its next use: discards signals without a waiter. A signal at the
+    /// same time may be discarded or not.
     pub(crate) fn reinit(&self) {
-        // SAFETY: `self.inner` is initialized; this takes its lock before it consumes a signal.
-        while unsafe { bindings::try_wait_for_completion(self.inner.get()) } {}
+        // SAFETY: `self.inner` is initialized.
+        let done = unsafe { &raw mut (*self.inner.get()).done };
+        // SAFETY: The count is part of it. C's `reinit_completion` writes it in the same way.
+        unsafe { done.write_volatile(0) }
     }
 
     /// Signals the completion, which wakes one waiter. May be called from interrupt handlers.
@@ -52,9 +55,9 @@ impl Completion {
 
     /// Waits uninterruptibly for the completion, for at most `timeout`.
     ///
-    /// Returns whether it was signalled.
-    pub(crate) fn wait_timeout(&self, timeout: Jiffies) -> bool {
+    /// Returns the rest of the time if it was signalled, at least 1, and else 0.
+    pub(crate) fn wait_timeout(&self, timeout: Jiffies) -> Jiffies {
         // SAFETY: `self.inner` is initialized; callers of this function may sleep.
-        unsafe { bindings::wait_for_completion_timeout(self.inner.get(), timeout) != 0 }
+        unsafe { bindings::wait_for_completion_timeout(self.inner.get(), timeout) }
     }
 }

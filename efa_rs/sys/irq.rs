@@ -23,7 +23,13 @@ use kernel::{
     pci::IrqVectorRegistration,
     prelude::*,
     str::CString,
-    sync::Arc, //
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    },
 };
 
 use super::attach::{
@@ -48,14 +54,33 @@ pub(crate) trait Handler: Send + Sync {
 /// A handler attached to a vector. Drop detaches it, and waits until no call is running.
 pub(crate) struct Registration<'bound> {
     irq: c_uint,
-    _line: Attached<'bound>,
+    line: Attached<'bound>,
+    /// What was pending at the last [check](Self::check), plus one, or 0.
+    pending: Atomic<u32>,
 }
 
 impl Registration<'_> {
     /// Disables the interrupt, and waits until neither the handler nor its thread runs.
     pub(crate) fn disable(&self) {
-        // SAFETY: There is no precondition: an interrupt that was freed already has no handler.
-        unsafe { bindings::disable_irq(self.irq) }
+        // If the line was released with the binding, its number may be that of another one.
+        if self.line.is_attached() {
+            // SAFETY: The interrupt is requested.
+            unsafe { bindings::disable_irq(self.irq) }
+        }
+    }
+
+    /// Calls `handle`, while the handler does not run, if `pending` was already pending at the last
+    /// call. Its interrupt was lost then. Returns whether this is so.
+    pub(crate) fn check(&self, pending: Option<u32>, handle: impl FnOnce()) -> bool {
+        let pending = pending.map_or(0, |number| number.wrapping_add(1));
+        let is_lost = self.pending.xchg(pending, Relaxed) == pending && pending != 0;
+        if is_lost && self.line.is_attached() {
+            self.disable();
+            handle();
+            // SAFETY: The interrupt was disabled once more above.
+            unsafe { bindings::enable_irq(self.irq) }
+        }
+        is_lost
     }
 }
 
@@ -118,7 +143,8 @@ impl<'bound> Registration<'bound> {
         }? Error);
         Ok(Self {
             irq,
-            _line: Attached::new(binding, line)?,
+            line: Attached::new(binding, line)?,
+            pending: Atomic::new(0),
         })
     }
 }

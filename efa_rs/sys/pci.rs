@@ -9,8 +9,7 @@
 use core::{
     marker::PhantomData,
     mem::offset_of,
-    pin::Pin,
-    ptr::NonNull, //
+    pin::Pin, //
 };
 
 use kernel::{
@@ -141,22 +140,33 @@ pub(crate) fn is_present(pdev: &pci::Device<Bound>) -> bool {
     unsafe { bindings::pci_device_is_present(as_raw(pdev)) }
 }
 
-/// Resets the function by FLR, and restores its configuration. Afterwards it is idle.
+/// Resets the function by FLR if it supports that, and restores its configuration. Afterwards it is
+/// idle.
 ///
 /// # Errors
 ///
-/// - `ENOTTY` if the function does not support FLR, or is not ready a minute after it.
+/// - `ENOTTY` if the function was inaccessible, or is not ready a minute after the FLR.
 /// - Those of `pcie_flr`.
 pub(crate) fn function_level_reset(pdev: &pci::Device<Bound>) -> Result {
     let raw = as_raw(pdev);
     // SAFETY: `raw` is a valid `struct pci_dev`. This only checks whether FLR is supported.
-    to_result(unsafe { bindings::pcie_reset_flr(raw, true) })?;
+    if unsafe { bindings::pcie_reset_flr(raw, true) } != 0 {
+        return Ok(());
+    }
+    // Accesses by userspace wait until the FLR is over. If the bus has locked them out, to reset the
+    // function next, it waits for this driver.
+    // SAFETY: `raw` is a valid `struct pci_dev`.
+    let is_locked = unsafe { bindings::pci_cfg_access_trylock(raw) };
     // SAFETY: This driver may change the saved state of the function, which is bound to it.
     unsafe { bindings::pci_save_state(raw) };
     // SAFETY: This driver may reset the function, which is bound to it.
     let result = to_result(unsafe { bindings::pcie_reset_flr(raw, false) });
     // SAFETY: The configuration that is written is the function's own, which was saved above.
     unsafe { bindings::pci_restore_state(raw) };
+    if is_locked {
+        // SAFETY: The lock was taken above.
+        unsafe { bindings::pci_cfg_access_unlock(raw) };
+    }
     result
 }
 
@@ -195,6 +205,10 @@ impl<'bound> Enabled<'bound> {
         let was_left_halted =
             command == u32::from(u16::MAX) || command & marks == bindings::PCI_COMMAND_INTX_DISABLE;
         pdev.enable_device_mem()?;
+        if was_left_halted {
+            // The core may have removed the mark, which is valid until a reset succeeds.
+            mark_halted(pdev, true);
+        }
         Ok(Self {
             pdev,
             was_left_halted,
@@ -216,7 +230,8 @@ impl Drop for Enabled<'_> {
 
 /// A driver of PCI devices.
 ///
-/// The bus calls all but [`Self::work`] one at a time, with the device's lock held.
+/// The bus calls all but [`Self::work`] and [`Self::monitor`] one at a time, with the device's lock
+/// held.
 pub(crate) trait Driver: 'static {
     /// The data of a device, created by `probe`.
     type Data<'bound>: Send + Sync + 'bound;
@@ -229,16 +244,22 @@ pub(crate) trait Driver: 'static {
 
     /// Called for each of these devices.
     ///
-    /// `binding` is for values that last as long as the binding. `waker` requests [`Self::work`].
+    /// `binding` is for values that last as long as the binding.
     fn probe<'bound>(
         pdev: &'bound pci::Device<Core<'_>>,
         binding: Binding<'bound>,
-        waker: Waker,
+        wakers: Wakers,
     ) -> impl PinInit<Self::Data<'bound>, Error> + 'bound;
 
-    /// Called, at any time between `probe` and `unbind`, after the device's [`Waker`] was woken,
-    /// and once after the probe.
+    /// Called at the end of the probe, which fails if this does.
+    fn start<'bound>(this: Pin<&Self::Data<'bound>>) -> Result;
+
+    /// Called after [`Wakers::work`] was woken, at any time between `probe` and `unbind`.
     fn work<'bound>(this: Pin<&Self::Data<'bound>>);
+
+    /// Called after [`Wakers::monitor`] was woken, at any time between `probe` and the end of
+    /// `unbind`, also while one of the other functions runs.
+    fn monitor<'bound>(this: Pin<&Self::Data<'bound>>);
 
     /// Called when the device is unbound. Must call `end_work`, which waits until the work is over.
     fn unbind<'bound>(this: Pin<&Self::Data<'bound>>, end_work: &dyn Fn());
@@ -258,11 +279,21 @@ pub(crate) trait Driver: 'static {
     fn lost<'bound>(this: Pin<&Self::Data<'bound>>);
 }
 
+/// Handles that request the two kinds of a driver's work.
+#[derive(Clone)]
+pub(crate) struct Wakers {
+    /// Requests [`Driver::work`].
+    pub(crate) work: Waker,
+    /// Requests [`Driver::monitor`].
+    pub(crate) monitor: Waker,
+}
+
 /// A driver's data and its work.
 #[pin_data]
 pub(crate) struct Adapted<'bound, T: Driver> {
-    /// Dropped before the data, which the work uses.
-    running: Running,
+    // Both are dropped before the data, which the work uses.
+    working: Running,
+    monitoring: Running,
     #[pin]
     data: T::Data<'bound>,
 }
@@ -270,23 +301,32 @@ pub(crate) struct Adapted<'bound, T: Driver> {
 impl<'bound, T: Driver> Adapted<'bound, T> {
     fn new<'a>(
         data: impl PinInit<T::Data<'bound>, Error> + 'a,
-        waker: Waker,
+        wakers: Wakers,
     ) -> impl PinInit<Self, Error> + 'a
     where
         'bound: 'a,
     {
         try_pin_init!(&this in Self {
             data <- data,
-            running: {
+            monitoring: {
                 // SAFETY: `this` points to the memory of the value that is being initialized.
-                let data = unsafe { &raw mut (*this.as_ptr()).data };
-                // SAFETY: The address of a field is not null.
-                let data = unsafe { NonNull::new_unchecked(data) };
+                let data = unsafe { &raw const (*this.as_ptr()).data };
                 // SAFETY: The data, which is `Sync`, is initialized, pinned, and dropped only after
                 // this field, as it is declared later.
-                let running = unsafe { Running::new(&waker, Self::work, data.cast()) };
-                waker.wake();
-                running
+                unsafe { Running::new(&wakers.monitor, Self::monitor, data.cast()) }
+            },
+            working: {
+                // SAFETY: As above.
+                let data = unsafe { &raw const (*this.as_ptr()).data };
+                // SAFETY: As above.
+                unsafe { Running::new(&wakers.work, Self::work, data.cast()) }
+            },
+            _: {
+                wakers.monitor.wake();
+                // SAFETY: All fields are initialized.
+                let adapted = unsafe { this.as_ref() };
+                // SAFETY: The value is being initialized where it stays.
+                T::start(unsafe { Pin::new_unchecked(adapted) }.data())?;
             },
         }? Error)
     }
@@ -296,11 +336,19 @@ impl<'bound, T: Driver> Adapted<'bound, T> {
     /// # Safety
     ///
     /// `data` must point to pinned data of the driver, which is valid during the call.
-    unsafe fn work(data: NonNull<()>) {
-        // SAFETY: The caller guarantees that this is the driver's data, valid during the call.
-        let data = unsafe { data.cast::<T::Data<'_>>().as_ref() };
-        // SAFETY: The caller guarantees that the data is pinned.
-        T::work(unsafe { Pin::new_unchecked(data) });
+    unsafe fn work(data: *const ()) {
+        // SAFETY: By the requirement of this function.
+        T::work(unsafe { pinned(data) });
+    }
+
+    /// Callback of the work queue.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::work`].
+    unsafe fn monitor(data: *const ()) {
+        // SAFETY: By the requirement of this function.
+        T::monitor(unsafe { pinned(data) });
     }
 
     fn data(self: Pin<&Self>) -> Pin<&T::Data<'bound>> {
@@ -326,15 +374,34 @@ impl<T: Driver> pci::Driver for Known<T> {
             // SAFETY: `'bound` is the lifetime of the binding, which the driver core makes longer
             // than that of the driver's data and of the device's resources.
             let binding = unsafe { Attachment::new(dev) }?;
-            let waker = Waker::new()?;
-            Ok(Adapted::new(T::probe(pdev, binding, waker.clone()), waker))
+            let wakers = Wakers {
+                work: Waker::new()?,
+                monitor: Waker::new()?,
+            };
+            Ok(Adapted::new(
+                T::probe(pdev, binding, wakers.clone()),
+                wakers,
+            ))
         })
     }
 
     fn unbind<'bound>(_pdev: &'bound pci::Device<Core<'_>>, this: Pin<&Adapted<'bound, T>>) {
-        T::unbind(this.data(), &|| this.running.stop());
-        this.running.stop();
+        T::unbind(this.data(), &|| this.working.stop());
+        this.working.stop();
+        this.monitoring.stop();
     }
+}
+
+/// Returns a reference to pinned data.
+///
+/// # Safety
+///
+/// `data` must point to a pinned `T`, which is valid for `'a`.
+unsafe fn pinned<'a, T>(data: *const ()) -> Pin<&'a T> {
+    // SAFETY: By the requirement of this function.
+    let data = unsafe { &*data.cast() };
+    // SAFETY: By the requirement of this function.
+    unsafe { Pin::new_unchecked(data) }
 }
 
 /// [`pci::Adapter`] with the callbacks that it lacks.
@@ -457,16 +524,18 @@ impl<T: Driver> Adapter<T> {
         if state == bindings::pci_channel_io_normal {
             return bindings::pci_ers_result_PCI_ERS_RESULT_CAN_RECOVER;
         }
-        // The bus also gives up a recovery because of another function. It has not isolated this
-        // one then.
         // SAFETY: By the contract, the device is valid.
         let now = unsafe { &raw const (*pdev).error_state };
         // SAFETY: The state is part of the valid device. The core writes it at any time, as a whole.
-        if unsafe { now.read_volatile() } == bindings::pci_channel_io_normal {
-            return bindings::pci_ers_result_PCI_ERS_RESULT_DISCONNECT;
-        }
+        let now = unsafe { now.read_volatile() };
 
         let on_error = |this: Pin<&T::Data<'_>>| {
+            if now == bindings::pci_channel_io_normal {
+                // The bus gives up the recovery because of another function. If it has quiesced
+                // this one, it has also reset it.
+                T::restart(this);
+                return bindings::pci_ers_result_PCI_ERS_RESULT_DISCONNECT;
+            }
             T::quiesce(this);
             if state == bindings::pci_channel_io_frozen {
                 bindings::pci_ers_result_PCI_ERS_RESULT_NEED_RESET

@@ -9,7 +9,6 @@
 
 #[cfg(kverbs)]
 use core::ops::Deref;
-use core::ptr::NonNull;
 
 use kernel::{
     bindings,
@@ -32,8 +31,8 @@ use crate::ffi;
 /// The callback of the work and its target.
 #[derive(Clone, Copy)]
 struct Job {
-    callback: unsafe fn(NonNull<()>),
-    target: NonNull<()>,
+    callback: unsafe fn(*const ()),
+    target: *const (),
 }
 
 /// Leaves the choice of the CPU to the work queue.
@@ -128,8 +127,8 @@ impl Running {
     /// or dropped. The work must not be running already.
     pub(super) unsafe fn new(
         waker: &Waker,
-        callback: unsafe fn(NonNull<()>),
-        target: NonNull<()>,
+        callback: unsafe fn(*const ()),
+        target: *const (),
     ) -> Self {
         let item = waker.0.clone();
 
@@ -182,7 +181,7 @@ impl<T: Work> Deferred<T> {
         let waker = Waker::new()?;
         // SAFETY: The callback accepts this target, in any task, while the target exists. It exists
         // until the work was stopped, as both are owned by the result.
-        let running = unsafe { Running::new(&waker, Self::run, NonNull::from(&**target).cast()) };
+        let running = unsafe { Running::new(&waker, Self::run, (&raw const **target).cast()) };
         Ok(Self {
             _running: running,
             waker,
@@ -198,9 +197,9 @@ impl<T: Work> Deferred<T> {
     /// # Safety
     ///
     /// `target` must be a valid `T`.
-    unsafe fn run(target: NonNull<()>) {
+    unsafe fn run(target: *const ()) {
         // SAFETY: By the requirement of this function.
-        unsafe { target.cast::<T>().as_ref() }.run();
+        unsafe { &*target.cast::<T>() }.run();
     }
 }
 

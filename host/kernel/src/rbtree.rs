@@ -106,9 +106,24 @@ impl<K: Ord + Clone, V> RBTree<K, V> {
     }
 
     /// Returns a cursor to the first key that is not less than `key`.
+    pub fn cursor_lower_bound(&self, key: &K) -> Option<Cursor<'_, K, V>> {
+        Some(Cursor(self.0.range(key..).next()?))
+    }
+
+    /// Returns a cursor to the first key that is not less than `key`.
     pub fn cursor_lower_bound_mut(&mut self, key: &K) -> Option<CursorMut<'_, K, V>> {
         let key = self.0.range(key..).next()?.0.clone();
         Some(CursorMut { tree: self, key })
+    }
+}
+
+/// A cursor at a node of a tree that does not change.
+pub struct Cursor<'a, K, V>((&'a K, &'a (V, Counted)));
+
+impl<K, V> Cursor<'_, K, V> {
+    /// Returns the key and the value.
+    pub fn current(&self) -> (&K, &V) {
+        (self.0 .0, &self.0 .1 .0)
     }
 }
 

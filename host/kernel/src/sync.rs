@@ -174,6 +174,14 @@ impl<T: ?Sized, B: Backend> Lock<T, B> {
             not_send: PhantomData,
         }
     }
+
+    /// Takes the lock if it is free.
+    pub fn try_lock(&self) -> Option<Guard<'_, T, B>> {
+        self.raw.try_lock(B::SLEEPS).then(|| Guard {
+            lock: self,
+            not_send: PhantomData,
+        })
+    }
 }
 
 /// A lock that is held.

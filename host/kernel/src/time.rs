@@ -122,6 +122,14 @@ impl<C> Instant<C> {
     }
 }
 
+impl<C> Sub<Delta> for Instant<C> {
+    type Output = Self;
+
+    fn sub(self, span: Delta) -> Self {
+        Self(self.0 - span.0, PhantomData)
+    }
+}
+
 impl<C> Sub for Instant<C> {
     type Output = Delta;
 

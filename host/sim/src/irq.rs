@@ -75,6 +75,11 @@ pub fn disable_line(vector: u32) {
     }
 }
 
+/// Reverts one [`disable_line`].
+pub fn enable_line(vector: u32) {
+    world(|world| world.lines[vector as usize].disabled -= 1);
+}
+
 /// Removes the handler of a line, after it has returned.
 pub fn free_line(vector: u32) {
     disable_line(vector);

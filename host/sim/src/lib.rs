@@ -41,7 +41,9 @@ pub use self::{
         allocations, count_live, fail_allocation, has_failed, live, may_allocate, take_failed,
     },
     hardware::{attach, detach, device, kick_device, write_device, Hardware},
-    irq::{allocate_lines, disable_line, enable_lines, free_line, interrupt, request_line},
+    irq::{
+        allocate_lines, disable_line, enable_line, enable_lines, free_line, interrupt, request_line,
+    },
     lock::{RawLock, Rw},
     log::{keep_log, log, take_log},
     machine::{abandon, now, run, switches},

@@ -55,6 +55,17 @@ impl RawLock {
         }
     }
 
+    /// Takes the lock if it is free, and returns whether it was.
+    pub fn try_lock(&self, sleeps: bool) -> bool {
+        point();
+        let is_free = self.owner.get().is_none();
+        if is_free {
+            self.owner.set(Some(current()));
+            change_atomic(i32::from(!sleeps));
+        }
+        is_free
+    }
+
     /// Releases the lock; `sleeps` as for [`RawLock::lock`].
     pub fn unlock(&self, sleeps: bool) {
         self.release(sleeps);

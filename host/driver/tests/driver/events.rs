@@ -68,6 +68,19 @@ fn a_storm_of_completion_events_leaves_time() {
     });
 }
 
+/// The interrupts of a vector are lost. The driver looks for events itself.
+#[test]
+fn whose_interrupt_is_lost_are_handled() {
+    run_bound_as(QUIET, |rig| {
+        sim::disable_line(0);
+        rig.event(AenqGroup::Warning.into(), 0);
+        sim::keep_log(true);
+        sim::sleep(3 * SECOND);
+        assert!(messages("").concat().contains("WARNING"));
+        assert_eq!(rig.state("lost_interrupts").as_deref(), Some("1"));
+    });
+}
+
 /// All events arrive at once, and most do not fit into the ring.
 #[test]
 fn a_burst_overflows_the_ring() {

@@ -258,7 +258,6 @@ fn a_shutdown_does_not_wait_for_clients() {
 
 /// A client holds the device for longer than the bus waits, and releases it while the bus has the function.
 #[test]
-#[ignore = "known.toml"]
 fn nothing_touches_a_function_that_the_bus_has() {
     for bus in [Rig::reset as fn(&Rig), Rig::sleep, Rig::hibernate, |rig| {
         rig.bus_error(false)
@@ -279,7 +278,6 @@ fn nothing_touches_a_function_that_the_bus_has() {
 
 /// The driver of another function behind the same port decides how the bus's recovery ends.
 #[test]
-#[ignore = "known.toml"]
 fn each_recovery_of_the_bus_ends() {
     let answers = [
         Vote::None,

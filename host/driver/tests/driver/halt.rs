@@ -172,6 +172,21 @@ fn a_function_that_was_left_halted_is_reset_by_the_bus_first() {
     });
 }
 
+/// The bus does not reset a function that it has isolated, and that works on.
+#[test]
+fn a_function_that_the_bus_has_not_reset_is_reset_before_it_is_bus_master() {
+    run_bound(|rig| {
+        let objects = Objects::new().unwrap();
+        die_and_write(rig, u32::MAX);
+        rig.bus_error(true);
+        assert_eq!(rig.state("state").as_deref(), Some("failed"));
+        drop(objects);
+        rig.remove();
+        let _ = rig.probe();
+        rig.heal();
+    });
+}
+
 /// Configuration reads return all ones while the function is bound again.
 #[test]
 fn a_function_that_seems_to_be_gone_may_have_been_left_halted() {
@@ -197,8 +212,8 @@ fn a_reset_that_ends_with_a_fatal_error_halts_nothing() {
             value: Some(0x31),
             ..Then::default()
         };
-        // The reads before are: the fault, ready, reset in progress.
-        rig.inject(once(register(Register::DevSts), failed, 3));
+        // The reads before are: ready, reset in progress.
+        rig.inject(once(register(Register::DevSts), failed, 2));
         let ((), log) = traced(|| {
             rig.event(AenqGroup::FatalError.into(), 1);
             rig.check_quiet();
@@ -259,6 +274,65 @@ fn unbind_time(rig: &mut Rig, what: When) -> u64 {
     rig.remove();
     drop(objects);
     sim::now() - start
+}
+
+/// Each command takes a little less than its timeout.
+#[test]
+fn a_slow_device_is_halted() {
+    let slow = |rig: &Rig| {
+        rig.inject(always(
+            of_command(None),
+            Then {
+                delay_ms: Some(29_000),
+                ..Then::default()
+            },
+        ));
+    };
+    let limit = 100 * SECOND;
+    run(|rig| {
+        slow(rig);
+        assert!(rig.probe().is_err());
+        assert!(sim::now() < limit, "the probe took {} ns", sim::now());
+    });
+    for is_unbound in [true, false] {
+        run_bound(|rig| {
+            let program = Program::new().unwrap();
+            for _ in 0..100 {
+                program.alloc_pd().unwrap();
+            }
+            slow(rig);
+            let start = sim::now();
+            if is_unbound {
+                rig.remove();
+            }
+            drop(program);
+            let took = sim::now() - start;
+            assert!(took < limit, "{took} ns");
+            rig.heal();
+        });
+    }
+}
+
+/// Each command of a working device takes a second, or three seconds with pauses in between.
+#[test]
+fn a_device_is_not_halted_for_a_slow_command() {
+    for (delay_ms, pause) in [(1_000, 0), (3_000, 20)] {
+        run_bound(|rig| {
+            let program = Program::new().unwrap();
+            rig.inject(always(
+                of_command(None),
+                Then {
+                    delay_ms: Some(delay_ms),
+                    ..Then::default()
+                },
+            ));
+            for _ in 0..100 {
+                program.alloc_pd().unwrap();
+                sim::sleep(pause * SECOND);
+            }
+            rig.heal();
+        });
+    }
 }
 
 /// The first command that is not answered halts the device.

@@ -477,6 +477,22 @@ fn unbind_or_reset_at_any_time() {
     }
 }
 
+/// The number of places where a reset by the bus may be preempted, after some seconds.
+fn steps_of_a_reset(seconds: u64) -> u64 {
+    run_bound_as(QUIET, |rig| {
+        sim::sleep(seconds * SECOND);
+        sim::stall(u64::MAX, 0);
+        rig.reset();
+        u64::MAX - sim::take_stall().unwrap()
+    })
+}
+
+#[test]
+fn a_reset_does_not_take_longer_with_the_uptime() {
+    let (first, second) = (steps_of_a_reset(10), steps_of_a_reset(20_010));
+    assert!(second < first + 1000, "{first} and {second}");
+}
+
 #[test]
 fn an_ordinary_death_takes_four_lines_of_the_log() {
     run_bound(|rig| {

@@ -73,6 +73,10 @@ pub unsafe fn disable_irq(irq: c_uint) {
     sim::disable_line(irq - FIRST_IRQ);
 }
 
+pub unsafe fn enable_irq(irq: c_uint) {
+    sim::enable_line(irq - FIRST_IRQ);
+}
+
 /// The mask of one CPU. Its content is not used.
 pub static ONE_CPU: cpumask = cpumask;
 

@@ -423,6 +423,13 @@ pub unsafe fn pcie_reset_flr(pdev: *mut pci_dev, probe: bool) -> c_int {
     pdev.function_level_reset()
 }
 
+/// Userspace's accesses to the configuration, which this locks, are not modelled.
+pub unsafe fn pci_cfg_access_trylock(_: *mut pci_dev) -> bool {
+    true
+}
+
+pub unsafe fn pci_cfg_access_unlock(_: *mut pci_dev) {}
+
 pub unsafe fn pci_save_state(pdev: *mut pci_dev) -> c_int {
     // SAFETY: As above.
     let pdev = unsafe { &*pdev };

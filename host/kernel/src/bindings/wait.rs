@@ -11,53 +11,56 @@ use crate::{
 };
 
 pub struct completion {
-    done: Cell<u32>,
+    pub done: u32,
+}
+
+pub unsafe fn jiffies64_to_msecs(jiffies: u64) -> u64 {
+    jiffies
 }
 
 fn place<T>(what: *mut T) -> usize {
     what as usize
 }
 
-fn end(jiffies: usize) -> Option<u64> {
-    Some(sim::now().saturating_add((jiffies as u64).saturating_mul(JIFFY)))
+fn end(jiffies: usize, start: u64) -> Option<u64> {
+    Some(start.saturating_add((jiffies as u64).saturating_mul(JIFFY)))
 }
 
 pub unsafe fn init_completion(slot: *mut completion) {
     // SAFETY: The caller guarantees that there is room.
-    unsafe { slot.write(completion { done: Cell::new(0) }) };
+    unsafe { slot.write(completion { done: 0 }) };
 }
 
-pub unsafe fn try_wait_for_completion(this: *mut completion) -> bool {
+unsafe fn try_wait(this: *mut completion) -> bool {
     sim::point();
     // SAFETY: The caller guarantees that the completion is initialized.
-    let done = unsafe { &(*this).done };
-    if done.get() == 0 {
-        return false;
-    }
-    done.set(done.get() - 1);
-    true
+    let done = unsafe { &mut (*this).done };
+    let is_done = *done != 0;
+    *done -= u32::from(is_done);
+    is_done
 }
 
 pub unsafe fn complete(this: *mut completion) {
     // SAFETY: As above.
-    let done = unsafe { &(*this).done };
-    done.set(done.get() + 1);
+    unsafe { (*this).done += 1 };
     sim::signal(place(this));
     sim::point();
 }
 
 pub unsafe fn wait_for_completion_timeout(this: *mut completion, jiffies: c_ulong) -> c_ulong {
     sim::might_sleep("waiting for a completion");
-    let end = end(jiffies);
+    let start = sim::now();
+    let mut may_wait = true;
     loop {
         // SAFETY: As above.
-        if unsafe { try_wait_for_completion(this) } {
-            return 1;
+        if unsafe { try_wait(this) } {
+            let waited = (sim::now() - start).div_ceil(JIFFY) as usize;
+            return jiffies.saturating_sub(waited).max(1);
         }
-        if !sim::wait_until(place(this), end) {
-            // SAFETY: As above.
-            return unsafe { try_wait_for_completion(this) }.into();
+        if !may_wait {
+            return 0;
         }
+        may_wait = sim::wait_until(place(this), end(jiffies, start));
     }
 }
 
@@ -114,7 +117,7 @@ pub unsafe fn down_trylock(this: *mut semaphore) -> c_int {
 pub unsafe fn down_timeout(this: *mut semaphore, jiffies: c_long) -> c_int {
     sim::might_sleep("a semaphore is taken");
     sim::point();
-    let end = end(jiffies as usize);
+    let end = end(jiffies as usize, sim::now());
     // SAFETY: As above.
     let this = unsafe { &*this };
     if let Some(left) = this.count.get().checked_sub(1) {
