@@ -31,7 +31,7 @@ impl<S> UapiDefinitions<S> {
     }
 
     /// Returns the array of `struct uapi_definition`.
-    pub(crate) const fn as_ptr(self) -> *const c_void {
+    pub(crate) const fn as_ptr(&self) -> *const c_void {
         self.0
     }
 }

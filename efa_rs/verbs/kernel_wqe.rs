@@ -109,23 +109,9 @@ fn for_peer(
             (Some(inline.0), inline.1)
         }
     };
-    let meta = TxMetaDesc {
-        req_id: req_id.as_raw(),
-        ctrl1: TxCtrl1 {
-            op_type: op_type.into(),
-            has_imm: imm_data.is_some(),
-            inline_msg: inline.is_some(),
-            ..TxCtrl1::default()
-        },
-        // CAST: At most the number of places, or their bytes.
-        length: length as u16,
-        // Queue pair numbers of the device have 16 bits.
-        dest_qp_num: u16::try_from(wr.remote_qpn()).map_err(|_| EINVAL)?,
-        ah: wr.ah()?.number(),
-        qkey: wr.remote_qkey(),
-        immediate_data: imm_data.unwrap_or(0),
-        ..TxMetaDesc::default()
-    };
+    // Queue pair numbers of the device have 16 bits.
+    let dest_qp_num = u16::try_from(wr.remote_qpn()).map_err(|_| EINVAL)?;
+    let ah = wr.ah()?.number();
     let remote = match remote {
         Some(remote) => Some(RemoteMemAddr {
             length: data.length().ok_or(EINVAL)?,
@@ -152,7 +138,22 @@ fn for_peer(
     for part in inline.iter().flatten().take(length.div_ceil(INLINE_PART)) {
         body.write(part).ok_or(EINVAL)?;
     }
-    wqe.finish(meta);
+    wqe.finish(TxMetaDesc {
+        req_id: req_id.as_raw(),
+        ctrl1: TxCtrl1 {
+            op_type: op_type.into(),
+            has_imm: imm_data.is_some(),
+            inline_msg: inline.is_some(),
+            ..TxCtrl1::default()
+        },
+        // CAST: At most the number of places, or their bytes.
+        length: length as u16,
+        dest_qp_num,
+        ah,
+        qkey: wr.remote_qkey(),
+        immediate_data: imm_data.unwrap_or(0),
+        ..TxMetaDesc::default()
+    });
     Ok(())
 }
 

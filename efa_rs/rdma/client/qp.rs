@@ -171,13 +171,15 @@ impl<'a> QueuePair<'a> {
             RBTreeNodeReservation::new(GFP_KERNEL)?,
         );
         let create = |needs: &Needs<'a>| {
-            let mut attr = ffi::ib_qp_init_attr::default();
-            attr.send_cq = needs.send_cq.as_raw();
-            attr.recv_cq = needs.recv_cq.as_raw();
-            attr.cap = cap.into_raw();
-            // Each work request completes, and so releases the objects that it holds.
-            attr.sq_sig_type = ffi::ib_sig_type_IB_SIGNAL_ALL_WR;
-            attr.qp_type = transport.qp_type;
+            let mut attr = ffi::ib_qp_init_attr {
+                send_cq: needs.send_cq.as_raw(),
+                recv_cq: needs.recv_cq.as_raw(),
+                cap: cap.into_raw(),
+                // Each work request completes, and so releases the objects that it holds.
+                sq_sig_type: ffi::ib_sig_type_IB_SIGNAL_ALL_WR,
+                qp_type: transport.qp_type,
+                ..Default::default()
+            };
             let (pd, name) = (needs.pd.as_raw(), device.owner_name());
             // SAFETY: The domain and the queues outlive the queue pair, and the name is static.
             let raw = unsafe { ffi::ib_create_qp_kernel(pd, &mut attr, name) };
@@ -211,10 +213,12 @@ impl<'a> QueuePair<'a> {
     ///
     /// - Those of the provider, such as for a queue pair that is not in the RESET state.
     pub(crate) fn bring_up(&mut self, attr: &BringUpAttr) -> Result {
-        let mut raw = ffi::ib_qp_attr::default();
-        raw.port_num = attr.port;
-        raw.qkey = attr.qkey;
-        raw.sq_psn = attr.sq_psn;
+        let mut raw = ffi::ib_qp_attr {
+            port_num: attr.port,
+            qkey: attr.qkey,
+            sq_psn: attr.sq_psn,
+            ..Default::default()
+        };
         let mut mask = ffi::ib_qp_attr_mask_IB_QP_PKEY_INDEX
             | ffi::ib_qp_attr_mask_IB_QP_PORT
             | ffi::ib_qp_attr_mask_IB_QP_QKEY;
@@ -257,11 +261,13 @@ impl<'a> QueuePair<'a> {
         };
         self.owned.outstanding.post(posted, |number| {
             let (mut sge, mut bad) = (slice.sge(), null());
-            let mut wr = ffi::ib_recv_wr::default();
+            let mut wr = ffi::ib_recv_wr {
+                sg_list: &mut sge,
+                num_sge: 1,
+                ..Default::default()
+            };
             // SAFETY: Both variants of the union, an integer and a pointer, have 64 bits.
             unsafe { (&raw mut wr.__bindgen_anon_1).cast::<u64>().write(number) };
-            wr.sg_list = &mut sge;
-            wr.num_sge = 1;
             // SAFETY: `self` keeps the queue pair alive. The work request is valid during the call.
             to_result(unsafe { post(self.owned.as_ptr(), &wr, &mut bad) })
         })
