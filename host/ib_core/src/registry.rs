@@ -20,6 +20,12 @@ use crate::{
     uverbs::{self, zeroed, Kind},
 };
 
+/// Kind of an object, and its number of readers.
+type Tracked = (Kind, Rc<Cell<u32>>);
+
+/// Function that a client has registered for events of a device.
+type EventHandler = Rc<dyn Fn(ffi::ib_event_type)>;
+
 /// State of a device in the core.
 pub(crate) struct State {
     pub(crate) raw: *mut ffi::ib_device,
@@ -35,14 +41,14 @@ pub(crate) struct State {
     /// Number of tasks that read counters.
     pub(crate) readers: Cell<u32>,
     /// Objects that `rdma resource show` may print at any time, with the number of readers of each.
-    pub(crate) tracked: RefCell<BTreeMap<usize, (Kind, Rc<Cell<u32>>)>>,
+    pub(crate) tracked: RefCell<BTreeMap<usize, Tracked>>,
     /// Number of objects of each kind.
     pub(crate) objects: RefCell<BTreeMap<&'static str, i32>>,
     pub(crate) attr: Cell<(u32, u32)>,
     /// Data of each port, counted from 1.
     pub(crate) ports: RefCell<Vec<ffi::ib_port_data>>,
     /// Functions that clients have registered for events of the device.
-    pub(crate) events: RefCell<Vec<Rc<dyn Fn(ffi::ib_event_type)>>>,
+    pub(crate) events: RefCell<Vec<EventHandler>>,
     /// Tasks that call clients for an event.
     pub(crate) dispatching: RefCell<Vec<TaskId>>,
 }

@@ -199,7 +199,7 @@ pub unsafe fn create_qp(
             return Err(error);
         }
         (*qp).max_write_sge = attr.cap.max_send_sge;
-        (*qp).max_read_sge = attr.cap.max_send_sge.min((*device).attrs.max_sge_rd as u32);
+        (*qp).max_read_sge = attr.cap.max_send_sge.min((*device).attrs.max_sge_rd);
         count_users(qp, 1);
         state(device).count("qp", 1);
         state(device).track(Kind::Qp, qp);

@@ -17,7 +17,7 @@ use crate::sys::{
         Attached,
         Binding, //
     },
-    work::Waker, //
+    pci::Wakers, //
 };
 
 std::thread_local! {
@@ -81,13 +81,19 @@ impl sys::pci::Driver for Late {
     fn probe<'bound>(
         _pdev: &'bound pci::Device<Core<'_>>,
         binding: Binding<'bound>,
-        _waker: Waker,
+        _wakers: Wakers,
     ) -> impl PinInit<(), Error> + 'bound {
         let value = Rebinding(binding, Counted);
         Attached::new(binding, Ok::<_, Error>(value)).map(Attached::leave)
     }
 
+    fn start(_this: Pin<&()>) -> Result {
+        Ok(())
+    }
+
     fn work(_this: Pin<&()>) {}
+
+    fn monitor(_this: Pin<&()>) {}
 
     fn unbind(_this: Pin<&()>, end_work: &dyn Fn()) {
         end_work();

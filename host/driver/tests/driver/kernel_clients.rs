@@ -260,7 +260,7 @@ fn queues_are_as_deep_as_reported() {
             let (cqe, wr) = unsafe { ((*device).attrs.max_cqe, (*device).attrs.max_qp_wr) };
             // SAFETY: The device is registered, and the queues are not in use.
             let results = [cqe, cqe + 1].map(|entries| unsafe {
-                let cq = cq::alloc_cq(device, entries as u32, DIRECT)?;
+                let cq = cq::alloc_cq(device, entries, DIRECT)?;
                 cq::free_cq(cq);
                 Ok(())
             });
@@ -268,7 +268,7 @@ fn queues_are_as_deep_as_reported() {
             let mut objects = Objects::new(device, DIRECT).unwrap();
             let results = [wr, wr + 1].map(|depth| {
                 let mut attr = objects.qp_attr();
-                attr.cap.max_send_wr = depth as u32;
+                attr.cap.max_send_wr = depth;
                 objects.new_qp(&mut attr)
             });
             drop(objects);

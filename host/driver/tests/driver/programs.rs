@@ -213,9 +213,7 @@ fn a_dma_buffer_is_revoked() {
         let has = |rig: &Rig| {
             rig.shared.with(|device, _, now| {
                 let regions = device.snapshot(now).memory_regions;
-                regions
-                    .iter()
-                    .any(|region| u32::from(region.number) == key & 0xffff)
+                regions.iter().any(|region| region.number == key & 0xffff)
             })
         };
         assert!(has(rig));
