@@ -25,6 +25,7 @@ class Console(unittest.TestCase):
             "[    9.1] DMA-API: debugging out of memory - disabling",
             "[    9.1] ODEBUG: Out of memory. ODEBUG disabled",
             "[    9.1] kmemleak: Kernel memory leak detector disabled",
+            "[    9.1] Oops: general protection fault, probably for non-canonical address 0xdead: 0000 [#1] SMP NOPTI",
         ):
             self.assertIn(line, console.trouble(f"[    1.0] fine\n{line}\n[    9.2] more\n"))
 
@@ -32,7 +33,19 @@ class Console(unittest.TestCase):
         log = "[    0.5] MDS: Vulnerable: debug\n[    7.5] efa: loading out-of-tree module taints kernel.\n[    8.0] efa_0: ok\n"
         log += "[   13.1] kmemleak: Kernel memory leak detector initialized (mem pool available: 15608)\n"
         log += "[  153.5] kmemleak: Cannot allocate a scan area, scanning the full object\n"
+        log += "[  160.1] traps: crash[97] general protection fault ip:401136 sp:7ffd0 error:0 in crash[401000+1000]\n"
+        log += self.oom("CONSTRAINT_MEMCG")
         self.assertEqual(console.trouble(log), [])
+
+    def test_memory_of_a_cgroup_is_the_programs(self):
+        for constraint, inside, wanted in (("NONE", "", "Call Trace:"), ("MEMCG", "[    9.0] BUG: bad page state\n", "BUG: bad")):
+            found = console.trouble(self.oom("CONSTRAINT_MEMCG") + self.oom(f"CONSTRAINT_{constraint}", inside), context=1)
+            self.assertIn(wanted, found[-1])
+
+    @staticmethod
+    def oom(constraint, inside=""):
+        head = f"[    9.0] dd invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0\n[    9.0] Call Trace:\n[    9.0]  <TASK>\n{inside}"
+        return f"{head}[    9.0] oom-kill:constraint={constraint},nodemask=(null)\n[    9.0] out of memory: Killed process 9 (dd)\n"
 
     REPORT = (
         "[    9.0] ------------[ cut here ]------------\n"

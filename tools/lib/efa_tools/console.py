@@ -12,6 +12,11 @@ TROUBLE = re.compile(
     r"|ODEBUG: Out of memory|kmemleak: .*disabled"
 )
 
+# A program that traps has the kernel's words for it.
+TRAP = re.compile(r"\btraps: .*\[\d+\] .* ip:\w+ sp:\w+ error:")
+# A memory cgroup without memory left kills a program. The stack shows where that program needed more.
+CGROUP_OOM = re.compile(r"invoked oom-killer: (?:(?!invoked oom-killer: ).)*?oom-kill:constraint=(\w+)", re.DOTALL)
+
 # An out-of-tree module taints the kernel with O, an unsigned one with E.
 EXPECTED_TAINT = 1 << 12 | 1 << 13
 # A warning with W.
@@ -21,8 +26,9 @@ WARNING_TAINT = 1 << 9
 def trouble(log, context=40):
     """Returns the lines from shortly before the first report of trouble on; none without a report."""
     lines = log.splitlines()
-    for number, line in enumerate(lines):
-        if TROUBLE.search(line):
+    log = CGROUP_OOM.sub(lambda oom: oom[0].replace("Call Trace:", "") if oom[1] == "CONSTRAINT_MEMCG" else oom[0], log)
+    for number, line in enumerate(log.splitlines()):
+        if TROUBLE.search(line) and not TRAP.search(line):
             return lines[max(0, number - 2) : number + context]
     return []
 
