@@ -28,6 +28,7 @@ from . import (
     namespace,
     overlay,
     package,
+    qemu,
     remote,
     running,
     source_checks,
@@ -140,7 +141,7 @@ def add_guests(parser, guests=1):
 def guest_options(arguments, **more):
     """Returns the options of guests on the command line, with MORE."""
     userland.require(arguments.userland)
-    options = guest.Options(**{"guesses": False, **vars(arguments), **more})
+    options = guest.Options(**{"guesses": False, "cpu": qemu.MOST, **vars(arguments), **more})
     for file in (options.emulator, options.module, options.scenario):
         if file and not file.is_file():
             raise Failure(f"There is no file {file}: name one that exists.")

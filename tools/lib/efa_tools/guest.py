@@ -64,6 +64,8 @@ class Options:
     timeout: float = 600
     memory: str = "1G"
     cpus: int = 2
+    # The CPU's model without KVM. The suites need the least.
+    cpu: str = qemu.LEAST
     emulator: Path | None = None
     module: Path | None = None
     scenario: Path | None = None
@@ -286,7 +288,7 @@ class Run:
             # the idle loop had stopped the tick.
             append += " tsc=unstable nohz=off"
         # Memory is copied and cleared by one instruction, as on the CPUs of EC2.
-        features = ",+erms,+fsrm" if options.plugin else ""
+        features = options.cpu + ",+erms,+fsrm" * bool(options.plugin)
         if options.memory_device and not guest:
             # Linux allows peer-to-peer DMA if it knows the host bridge, or if the CPU is one of AMD's since Zen (family 23).
             features += ",family=23"
