@@ -8,15 +8,19 @@ See cases.py for its arguments.
 """
 
 import contextlib
+import grp
 import mmap
 import os
+import re
 import threading
+from pathlib import Path
 from typing import Any
 
 import cases
 import aer
+import namespaces
 import selftest
-from device import ADMIN_TIMEOUT, ATTRIBUTES, SILENT_ATTRIBUTES
+from device import ADMIN_TIMEOUT, ATTRIBUTES, SILENT_ATTRIBUTES, Device
 from loads import Load
 from modules import load_module, remove_module
 from recovery import BACKOFF
@@ -40,6 +44,9 @@ READ_LIMIT = 1
 # Bytes that a dead device with DMA writes, see Documentation/emulator-control.md, and size of the memory that is searched for them.
 STRAY = bytes.fromhex("efa0deadefa0dead")
 WATCHED = 64 << 20
+# The guide whose rule for udev is tested, the rule's place, and a group in place of the rule's.
+GUIDE = cases.FOLDER.parents[1] / "Documentation/operating.md"
+RULES, OTHERS = Path("/run/udev/rules.d/99-efa.rules"), "users"
 
 suite = cases.Tests()
 stage: Any = Stage() if selftest.emulator else None
@@ -143,19 +150,77 @@ def add(name, attributes=LIMITS):
     return decorator
 
 
-@add("both devices die at once", ATTRIBUTES)
+def settings(device):
+    """Returns what an operator may have changed of a device."""
+    file = device.uverbs()
+    of_file, of_function = os.stat(file), device.sysfs / "driver_override"
+    return {
+        "name": device.name * device.has_name(),
+        "device file": file,
+        "mode": oct(of_file.st_mode & 0o777),
+        "group": of_file.st_gid,
+        "link": os.path.realpath(f"/dev/infiniband/pci-{device.address}"),
+        "file of the function": of_function.read_text(),
+        "affinity": [Path(f"/proc/irq/{number}/smp_affinity_list").read_text() for number, _ in device.interrupts()],
+        "lifespan": (device.rdma / "hw_counters/lifespan").read_text(),
+    }
+
+
+def change(device, name):
+    """Changes all settings; returns those that the guide promises for the next session."""
+    before = settings(device)
+    namespaces.run("rdma", "dev", "set", device.name, "name", name)
+    device.name = name
+    os.chmod(device.uverbs(), 0o600)
+    (device.sysfs / "driver_override").write_text("efa\n")
+    for number, _ in device.interrupts():
+        Path(f"/proc/irq/{number}/smp_affinity_list").write_text("0")
+    (device.rdma / "hw_counters/lifespan").write_text("7000")
+    after = settings(device)
+    kept = {name: after[name] for name in ("name", "device file", "file of the function")}
+    by_rule = {"mode": "0o660", "group": grp.getgrnam(OTHERS).gr_gid, "link": device.uverbs()}
+    return before | kept | by_rule
+
+
+@contextlib.contextmanager
+def changed():
+    """Changes the settings of all devices, and installs the guide's rule for udev. Yields what the guide promises for each device."""
+    names = [device.name for device in stage.devices]
+    (rule,) = re.findall(r'^SUBSYSTEM=="infiniband_verbs".*$', GUIDE.read_text(), re.MULTILINE)
+    RULES.parent.mkdir(exist_ok=True)
+    RULES.write_text(rule.replace('GROUP="efa"', f'GROUP="{OTHERS}"') + "\n")
+    try:
+        namespaces.run("udevadm", "control", "--reload")
+        yield {device: change(device, f"efa_{number}") for number, device in enumerate(stage.devices)}
+    finally:
+        RULES.unlink()
+        namespaces.run("udevadm", "control", "--reload")
+        for device, name in zip(stage.devices, names, strict=True):
+            (device.sysfs / "driver_override").write_text("\n")
+            namespaces.run("rdma", "dev", "set", device.names("infiniband")[0], "name", name)
+            device.name = name
+            device.reset_attributes()
+
+
+@add("both devices are reset at once, and keep what the guide says", ATTRIBUTES)
 def both(this):
-    for _ in range(ROUNDS):
-        for device in stage.devices:
-            device.die()
-        this.notified()
-        stage.bystander.call("await_event")
-        stage.aftermath(stage.bystander)
-        stage.far.close()
-        stage.far = stage.open(stage.peer)
-        stage.bystander.call("attach", stage.next_seed())
-        this.back()
-        this.renew()
+    # The driver can register the other device first, which must not get the number of this one.
+    min(stage.devices, key=Device.uverbs).inject({"opcode": "CREATE_EQ"}, {"delay_ms": 1000})
+    with changed() as promised:
+        for _ in range(ROUNDS):
+            for device in stage.devices:
+                device.die()
+            this.notified()
+            stage.bystander.call("await_event")
+            stage.aftermath(stage.bystander)
+            stage.far.close()
+            stage.far = stage.open(stage.peer)
+            stage.bystander.call("attach", stage.next_seed())
+            this.back(2)
+            for device, wanted in promised.items():
+                device.settle()
+                equal(settings(device), wanted, device.address)
+            this.renew()
 
 
 @add("a device that dies in another network namespace recovers there", ATTRIBUTES)
