@@ -44,6 +44,7 @@ mod mr;
 mod mr_attr;
 mod object;
 mod ops;
+mod order;
 mod pd;
 mod provider;
 mod qp;

@@ -19,6 +19,7 @@ use kernel::{
     },
 };
 
+use super::order::Place;
 use crate::ffi;
 
 /// A name as the core stores it, with a terminating zero byte.
@@ -33,6 +34,8 @@ pub(crate) struct Home {
     pattern: &'static CStr,
     /// Cookie of the network namespace; 0, which is no cookie, if the device was never registered.
     net_cookie: Atomic<u64>,
+    #[pin]
+    place: Mutex<Place>,
     /// Name of the device; empty if it was never registered.
     #[pin]
     name: Mutex<Name>,
@@ -66,6 +69,7 @@ impl Home {
             pin_init!(Self {
                 pattern,
                 net_cookie: Atomic::new(0),
+                place <- new_mutex!(Place::new()),
                 name <- new_mutex!([0; ffi::IB_DEVICE_NAME_MAX as usize]),
             }),
             GFP_KERNEL,
@@ -100,6 +104,11 @@ impl Home {
         }
         let unknown = ffi::rdma_nl_name_assign_type_RDMA_NAME_ASSIGN_TYPE_UNKNOWN;
         register(self.pattern.as_char_ptr(), unknown)
+    }
+
+    /// Returns the place of the device in the order of registrations.
+    pub(super) fn place(&self) -> &Mutex<Place> {
+        &self.place
     }
 
     /// Records the network namespace of a device.

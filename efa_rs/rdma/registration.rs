@@ -159,6 +159,11 @@ impl<'data, P: Provider> Registered<'data, P> {
     /// Registers the device below `parent`.
     fn register(&mut self, parent: &kernel::device::Device<Bound>, info: NodeInfo) -> Result {
         let device = self.device.as_ptr();
+        // SAFETY: By the type invariant the home is initialized.
+        let home = unsafe { Device::<P::Data<'data>>::from_raw(device) }.home();
+        if !home.place().lock().take() {
+            dev_warn!(parent, "The number of its device file may have changed\n");
+        }
         let parent = sys::device::as_raw(parent);
 
         // SAFETY: By the type invariant, the device is valid.
@@ -189,14 +194,13 @@ impl<'data, P: Provider> Registered<'data, P> {
         let does_dma = unsafe { !(*parent).dma_parms.is_null() };
         let dma_device = if does_dma { parent } else { null_mut() };
 
-        // SAFETY: By the type invariant the home is initialized.
-        let home = unsafe { Device::<P::Data<'data>>::from_raw(device) }.home();
         home.with_name(|name, assigned| {
             // SAFETY: The device is valid, and not registered yet.
             unsafe { (*device).name_assign_type = assigned };
             // SAFETY: The device is set up; `parent` is bound, and this is dropped before it is unbound.
             to_result(unsafe { ffi::ib_register_device(device, name, dma_device) })
-        })?;
+        })
+        .inspect_err(|_| home.place().lock().leave())?;
         // INVARIANT: The registration has just succeeded.
         self.is_registered = true;
         Ok(())
@@ -210,6 +214,7 @@ impl<P: Provider> Drop for Registered<'_, P> {
         // SAFETY: By the type invariant, the fields are initialized. They are dropped below.
         let fields = unsafe { Device::<P::Data<'_>>::from_raw(device) };
         if self.is_registered {
+            fields.home().place().lock().leave();
             if P::has_failed(fields) {
                 let event = ffi::ib_event {
                     device,

@@ -6,6 +6,8 @@
 //! C function, which is too slow for the data path. Only loads and stores are allowed, of values
 //! that no C code accesses: the memory models of the kernel and of Rust agree on them.
 
+use kernel::sync::atomic::Atomic;
+
 pub(crate) use core::sync::atomic::{
     AtomicBool,
     AtomicPtr,
@@ -17,6 +19,12 @@ pub(crate) use core::sync::atomic::{
         Release, //
     }, //
 };
+
+/// Returns words that all devices of the module share, 0 at first. In tests, each machine has its own.
+pub(crate) fn shared_words() -> &'static [Atomic<u32>; 64] {
+    static WORDS: [Atomic<u32>; 64] = [const { Atomic::new(0) }; 64];
+    &WORDS
+}
 
 /// A value whose users synchronize accesses. In tests, loom's type of this interface replaces it.
 pub(crate) struct UnsafeCell<T>(core::cell::UnsafeCell<T>);

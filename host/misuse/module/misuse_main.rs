@@ -27,6 +27,7 @@ use kernel::{
     faux,
     prelude::*,
     str::CString,
+    sync::Arc,
     InPlaceModule, //
 };
 
@@ -83,6 +84,45 @@ pub fn may_name(pattern: &'static CStr) -> bool {
 /// Returns the error of a DMA buffer for a device without DMA.
 pub fn take_buffer_error() -> Option<Error> {
     BUFFER.take()
+}
+
+/// A device that is registered repeatedly.
+pub struct Repeated {
+    device: faux::Registration,
+    home: Arc<Home>,
+}
+
+impl Repeated {
+    /// Creates a device that was never registered.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENOMEM`] if there is no memory.
+    pub fn new() -> Result<Self> {
+        Ok(Self {
+            device: faux::Registration::new(c"repeated", None)?,
+            home: Home::new(c"repeated%d")?,
+        })
+    }
+
+    /// Calls `f` while the device is registered.
+    ///
+    /// # Errors
+    ///
+    /// Those of the registration.
+    pub fn during<R>(&self, f: impl FnOnce() -> R) -> Result<R> {
+        let info = NodeInfo {
+            node_guid: 1,
+            num_comp_vectors: 1,
+            has_port_counters: false,
+        };
+        let parent = Attachment::of_faux(&self.device)?;
+        let home = self.home.clone();
+        let registration = rdma::Registration::<Careless>::new(parent, home, info, Ok(()))?;
+        let result = f();
+        drop(registration);
+        Ok(result)
+    }
 }
 
 #[pin_data]

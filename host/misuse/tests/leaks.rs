@@ -2,9 +2,12 @@
 
 //! Leaked objects end with the registration, and are not called afterwards. Invalid calls fail.
 
-use std::cell::Cell;
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+};
 
-use driver::rig;
+use driver::rig::{self, SECOND};
 use efa_model::Profile;
 use ib_core::{
     dmabuf,
@@ -31,6 +34,41 @@ fn a_device_without_dma_has_no_memory_for_it() {
         let module = misuse::load().unwrap();
         assert_eq!(misuse::take_buffer_error(), Some(EINVAL));
         drop(module);
+    });
+}
+
+/// Devices whose registrations have ended are registered in the same order, as far as they come back.
+#[test]
+fn devices_that_come_back_keep_their_order() {
+    sim::run(Policy::Sequential, || {
+        registry::start();
+        let module = misuse::load().unwrap();
+        let [first, second] = [(); 2].map(|()| Rc::new(misuse::Repeated::new().unwrap()));
+        let order = Rc::new(RefCell::new(Vec::new()));
+        let both =
+            |first: &misuse::Repeated| first.during(|| second.during(|| ()).unwrap()).unwrap();
+        both(&first);
+        let task = {
+            let (second, order) = (second.clone(), order.clone());
+            sim::spawn("second", move || {
+                second.during(|| order.borrow_mut().push("second")).unwrap();
+            })
+        };
+        sim::sleep(SECOND);
+        first.during(|| order.borrow_mut().push("first")).unwrap();
+        sim::join(task);
+        assert_eq!(*order.borrow(), ["first", "second"]);
+        both(&first);
+        let wait = || {
+            let start = sim::now();
+            second.during(|| sim::now() - start).unwrap()
+        };
+        assert!((5 * SECOND..6 * SECOND).contains(&wait()));
+        assert_eq!(wait(), 0);
+        both(&first);
+        drop(first);
+        assert_eq!(wait(), 0);
+        drop((second, module));
     });
 }
 

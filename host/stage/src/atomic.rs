@@ -2,7 +2,7 @@
 
 //! Replaces `sys/atomic.rs`: each access is a preemption point.
 
-use kernel::sim;
+use kernel::{sim, sync::atomic::Atomic};
 
 pub(crate) use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -35,6 +35,16 @@ atomics! {
     AtomicPtr<T>, *mut T;
     AtomicU32, u32;
     AtomicU8, u8;
+}
+
+std::thread_local! {
+    static WORDS: &'static [Atomic<u32>; 64] = Box::leak(Box::new([const { Atomic::new(0) }; 64]));
+}
+
+/// As the module's function. A machine has a thread.
+#[allow(dead_code, reason = "not all modules have several devices")]
+pub(crate) fn shared_words() -> &'static [Atomic<u32>; 64] {
+    WORDS.with(|words| *words)
 }
 
 /// As the module's type.
