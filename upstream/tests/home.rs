@@ -27,7 +27,12 @@ mod tests {
 
     #[test]
     fn a_pattern_has_no_format_but_that_of_a_number() {
-        for (pattern, is_valid) in [(c"a%d", true), (c"a", true), (c"a%s", false), (c"%d%d", false)] {
+        for (pattern, is_valid) in [
+            (c"a%d", true),
+            (c"a", true),
+            (c"a%s", false),
+            (c"%d%d", false),
+        ] {
             assert_eq!(Home::new(pattern).is_ok(), is_valid);
         }
     }

@@ -78,8 +78,8 @@ fn a_command_times_out_and_the_device_is_brought_back() {
     });
 }
 
-/// A device keeps its network namespace and its name, unless the core would read that as a format. It tells
-/// udev that its name was given by a user, as udev would rename it otherwise.
+/// A device keeps its network namespace and its name, unless the core would read that as a format. The name
+/// counts as assigned by a user, as udev would change it otherwise.
 #[test]
 fn a_device_keeps_its_name() {
     for (name, then, by_user) in [
