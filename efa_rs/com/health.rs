@@ -9,7 +9,8 @@ use kernel::{
             Atomic,
             Relaxed, //
         },
-        Arc, //
+        Arc,
+        SetOnce, //
     },
     time::Delta, //
 };
@@ -92,45 +93,11 @@ impl Cause {
     }
 }
 
-/// A cause, if any, shared by concurrent readers and writers.
-pub(super) struct SharedCause {
-    /// Index in [`Cause::ALL`] plus one; 0 for none.
-    code: Atomic<u32>,
-}
-
-impl SharedCause {
-    /// Creates a value without a cause.
-    pub(super) fn none() -> Self {
-        Self {
-            code: Atomic::new(0),
-        }
-    }
-
-    /// Sets the cause.
-    pub(super) fn set(&self, cause: Cause) {
-        // CAST: An index into a list of six.
-        self.code.store(cause as u32 + 1, Relaxed);
-    }
-
-    /// Sets the cause if there was none, and returns whether it did.
-    fn set_first(&self, cause: Cause) -> bool {
-        // CAST: An index into a list of six.
-        self.code.cmpxchg(0, cause as u32 + 1, Relaxed).is_ok()
-    }
-
-    /// Returns the cause.
-    pub(super) fn get(&self) -> Option<Cause> {
-        // CAST: At most six.
-        let place = (self.code.load(Relaxed) as usize).checked_sub(1)?;
-        Cause::ALL.get(place).copied()
-    }
-}
-
 /// The reported faults of one session.
 pub(crate) struct Health {
     wakers: Wakers,
     /// The first fault.
-    cause: SharedCause,
+    cause: SetOnce<Cause>,
     /// Whether the device has to flush work requests.
     is_flushing: Atomic<bool>,
 }
@@ -144,7 +111,7 @@ impl Health {
     pub(super) fn new(wakers: &Wakers) -> Result<Arc<Self>> {
         let health = Self {
             wakers: wakers.clone(),
-            cause: SharedCause::none(),
+            cause: SetOnce::new(),
             is_flushing: Atomic::new(false),
         };
         Ok(Arc::new(health, GFP_KERNEL)?)
@@ -152,7 +119,7 @@ impl Health {
 
     /// Reports a fault; later ones have no effect. May be called from interrupt handlers.
     pub(crate) fn report(&self, cause: Cause) {
-        if self.cause.set_first(cause) {
+        if self.cause.populate(cause) {
             self.wakers.monitor.wake();
             self.wakers.work.wake();
         }
@@ -172,7 +139,7 @@ impl Health {
 
     /// Returns the first fault that was reported.
     pub(super) fn cause(&self) -> Option<Cause> {
-        self.cause.get()
+        self.cause.copy()
     }
 }
 

@@ -346,7 +346,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
             if wait > Delta::ZERO {
                 return waker.wake_after(wait);
             }
-            self.report.set_attempts(inner.backoff.count_attempt());
+            self.report.values().attempts = inner.backoff.count_attempt();
             drop(inner);
             self.conclude(self.begin());
         }
@@ -354,7 +354,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
 
     /// Handles the result of an attempt to restart the device.
     fn conclude(&self, result: Result<Life<'bound, S>>) {
-        let cause = self.report.last_reset().unwrap_or(Cause::Requested);
+        let cause = self.report.values().last_reset.unwrap_or(Cause::Requested);
         if result.is_err() {
             // It may lose its state before the next attempt, which therefore needs a reset.
             self.controller.needs_reset();
@@ -407,7 +407,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
     /// Changes and reports the state. Returns the previous state.
     fn change(&self, inner: &mut Inner<'bound, S>, state: State<'bound, S>) -> State<'bound, S> {
         let phase = state.phase();
-        self.report.set_phase(phase);
+        self.report.values().phase = phase;
         trace::state(self.controller.dev(), phase.name());
         core::mem::replace(&mut inner.state, state)
     }

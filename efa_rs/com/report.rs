@@ -10,23 +10,19 @@ use kernel::{
     },
     device::Bound,
     fmt,
+    new_mutex,
     pci,
     prelude::*,
     str::CString,
     sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
-        Arc, //
+        Arc,
+        Mutex,
+        MutexGuard, //
     }, //
 };
 
 use super::{
-    health::{
-        Cause,
-        SharedCause, //
-    },
+    health::Cause,
     statistics::Statistics, //
 };
 use crate::sys::{
@@ -48,8 +44,6 @@ pub(super) enum Phase {
 }
 
 impl Phase {
-    const ALL: [Self; 4] = [Self::Up, Self::Resetting, Self::Failed, Self::Stopped];
-
     /// Returns a name for files and traces.
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -61,80 +55,80 @@ impl Phase {
     }
 }
 
+/// Values of the file that change with the state.
+pub(super) struct Values {
+    pub(super) phase: Phase,
+    /// Number of sessions since the bind.
+    pub(super) sessions: u32,
+    /// Number of restart attempts since the device last worked.
+    pub(super) attempts: usize,
+    /// Number of event queues of the last session.
+    pub(super) event_queues: usize,
+    /// Cause of the last reset of the device in use.
+    pub(super) last_reset: Option<Cause>,
+}
+
 /// The reported state of a device.
+#[pin_data]
 pub(super) struct Report {
-    phase: Atomic<u32>,
-    sessions: Atomic<u32>,
-    attempts: Atomic<u32>,
-    event_queues: Atomic<u32>,
-    last_reset: SharedCause,
+    #[pin]
+    values: Mutex<Values>,
     statistics: Arc<Statistics>,
 }
 
 impl Report {
-    /// Creates the report of a device that is up for the first time.
+    /// Creates the report of a device that was never up.
     ///
     /// # Errors
     ///
     /// - [`ENOMEM`] if there is no memory.
     pub(super) fn new(statistics: &Arc<Statistics>) -> Result<Arc<Self>> {
-        let report = Self {
-            phase: Atomic::new(Phase::Up as u32),
-            sessions: Atomic::new(0),
-            attempts: Atomic::new(0),
-            event_queues: Atomic::new(0),
-            last_reset: SharedCause::none(),
-            statistics: statistics.clone(),
+        let values = Values {
+            phase: Phase::Resetting,
+            sessions: 0,
+            attempts: 0,
+            event_queues: 0,
+            last_reset: None,
         };
-        Ok(Arc::new(report, GFP_KERNEL)?)
+        Arc::pin_init(
+            pin_init!(Self {
+                values <- new_mutex!(values),
+                statistics: statistics.clone(),
+            }),
+            GFP_KERNEL,
+        )
     }
 
-    /// Sets the phase.
-    pub(super) fn set_phase(&self, phase: Phase) {
-        self.phase.store(phase as u32, Relaxed);
+    /// Returns the values, locked for a short time.
+    pub(super) fn values(&self) -> MutexGuard<'_, Values> {
+        self.values.lock()
     }
 
-    /// Counts a session that has started, and sets its number of event queues.
+    /// Counts a session that has started.
     pub(super) fn count_session(&self, event_queues: usize) {
-        self.sessions.add(1, Relaxed);
-        // CAST: There are fewer than 256 of them.
-        self.event_queues.store(event_queues as u32, Relaxed);
-    }
-
-    /// Sets the number of restart attempts since the device last worked.
-    pub(super) fn set_attempts(&self, attempts: usize) {
-        // CAST: At most `backoff::ATTEMPTS`.
-        self.attempts.store(attempts as u32, Relaxed);
+        let mut values = self.values();
+        values.sessions = values.sessions.wrapping_add(1);
+        values.event_queues = event_queues;
     }
 
     /// Counts a reset, and reports it to userspace.
     pub(super) fn note(&self, pdev: &pci::Device<Bound>, cause: Cause) {
         self.statistics.count_reset(cause);
-        self.last_reset.set(cause);
+        self.values().last_reset = Some(cause);
         trace::reset(pdev.as_ref(), cause.name());
         announce(pdev, c"EFA_EVENT=reset", cause);
     }
 
-    /// Returns the cause of the last reset of the device in use.
-    pub(super) fn last_reset(&self) -> Option<Cause> {
-        self.last_reset.get()
-    }
-
     /// Writes one line per value.
     fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // CAST: An index into a list of four.
-        let phase = Phase::ALL.get(self.phase.load(Relaxed) as usize);
-        let last_reset = self.last_reset();
-
-        writeln!(f, "state: {}", phase.map_or("", |phase| phase.name()))?;
-        writeln!(f, "session: {}", self.sessions.load(Relaxed))?;
-        match last_reset {
-            Some(cause) => writeln!(f, "last_reset: {}", cause.name())?,
-            None => writeln!(f, "last_reset: none")?,
-        }
-        writeln!(f, "attempts: {}", self.attempts.load(Relaxed))?;
+        let values = self.values();
+        let last_reset = values.last_reset.map_or("none", Cause::name);
+        writeln!(f, "state: {}", values.phase.name())?;
+        writeln!(f, "session: {}", values.sessions)?;
+        writeln!(f, "last_reset: {last_reset}")?;
+        writeln!(f, "attempts: {}", values.attempts)?;
         writeln!(f, "quarantine: {}", self.statistics.in_quarantine())?;
-        writeln!(f, "event_queues: {}", self.event_queues.load(Relaxed))?;
+        writeln!(f, "event_queues: {}", values.event_queues)?;
         writeln!(f, "in_flight: {}", self.statistics.in_flight())?;
         let lost = self.statistics.lost_interrupts.get();
         writeln!(f, "lost_interrupts: {lost}")

@@ -236,6 +236,14 @@ impl<T> SetOnce<T> {
         self.0.get()
     }
 
+    /// Returns a copy of the value, if it was set.
+    pub fn copy(&self) -> Option<T>
+    where
+        T: Copy,
+    {
+        self.0.get().copied()
+    }
+
     /// Sets the value, unless there is one. Returns whether it was set.
     pub fn populate(&self, value: T) -> bool {
         sim::point();
