@@ -161,7 +161,7 @@ def settings(device):
         "group": of_file.st_gid,
         "link": os.path.realpath(f"/dev/infiniband/pci-{device.address}"),
         "file of the function": of_function.read_text(),
-        "affinity": [Path(f"/proc/irq/{number}/smp_affinity_list").read_text() for number, _ in device.interrupts()],
+        "affinity": {name: Path(f"/proc/irq/{number}/smp_affinity_list").read_text() for number, name in device.interrupts()},
         "lifespan": (device.rdma / "hw_counters/lifespan").read_text(),
     }
 
