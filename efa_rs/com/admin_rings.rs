@@ -8,13 +8,7 @@ use kernel::{
         Device, //
     },
     prelude::*,
-    sync::{
-        barrier::{
-            dma_mb,
-            Read, //
-        },
-        Arc, //
-    }, //
+    sync::Arc, //
 };
 
 use super::{
@@ -136,8 +130,6 @@ impl<'bound> Rings<'bound> {
         if AcqFlags::from_raw(flags).phase != phase(number) {
             return None;
         }
-        // The device writes the phase last.
-        dma_mb(Read);
         Some(self.completions.read(index))
     }
 

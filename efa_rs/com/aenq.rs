@@ -15,10 +15,6 @@ use kernel::{
             Relaxed,
             Release, //
         },
-        barrier::{
-            dma_mb,
-            Read, //
-        },
         Arc, //
     },
     time::{
@@ -215,8 +211,6 @@ impl<'bound> Aenq<'bound> {
                 break;
             }
 
-            // The device writes the phase last.
-            dma_mb(Read);
             self.handle(&AenqEntry::decode(&self.entries.read(consumed)));
             consumed = consumed.wrapping_add(1);
         }

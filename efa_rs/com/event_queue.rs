@@ -11,10 +11,6 @@ use kernel::{
     new_spinlock_irq,
     prelude::*,
     sync::{
-        barrier::{
-            dma_mb,
-            Read, //
-        },
         Arc,
         SpinLockIrq, //
     },
@@ -207,8 +203,6 @@ impl<'bound> Ring<'bound> {
                 return false;
             }
 
-            // The device writes the phase last.
-            dma_mb(Read);
             handle(&Eqe::decode(&self.entries.read(*consumed)));
             *consumed = consumed.wrapping_add(1);
         }

@@ -19,10 +19,6 @@ use kernel::{
             Atomic,
             Relaxed, //
         },
-        barrier::{
-            dma_mb,
-            Read, //
-        },
         Arc,
         Mutex, //
     },
@@ -177,8 +173,7 @@ impl<'bound> Registers<'bound> {
             return Err(ETIME);
         }
 
-        // The device writes the id last.
-        dma_mb(Read);
+        // Read again, as the device writes the id last.
         let response = ReadlessResponse::decode(&reader.response.read(0));
         if response.reg_off != u16::from(register) {
             self.messages.error(fmt!(

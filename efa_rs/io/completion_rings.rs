@@ -4,13 +4,7 @@
 
 use kernel::{
     prelude::*,
-    sync::{
-        barrier::{
-            dma_mb,
-            Read, //
-        },
-        Arc, //
-    }, //
+    sync::Arc, //
 };
 
 use crate::{
@@ -138,8 +132,6 @@ impl<'bound> CompletionRings<'bound> {
             if let Some(entry) = ring.pending(&self.entries, self.mask, position) {
                 ring.cc = position.wrapping_add(1);
                 self.total = self.total.wrapping_add(1);
-                // The device writes the phase last.
-                dma_mb(Read);
                 return Some(Completion {
                     bytes: self.entries.read(entry),
                     ring: index,

@@ -32,7 +32,11 @@ use kernel::{
     ffi::c_void,
     page::PAGE_SIZE,
     pci,
-    prelude::*, //
+    prelude::*,
+    sync::barrier::{
+        dma_mb,
+        Read, //
+    }, //
 };
 
 use super::device::as_raw;
@@ -100,9 +104,11 @@ impl<'bound, const N: usize> Entries<'bound, N> {
         unsafe { base.add((index & self.mask) as usize).cast() }
     }
 
-    /// Reads the entry at `index`, which wraps.
+    /// Reads the entry at `index`, which wraps, after what was read before.
     #[inline]
     pub(crate) fn read(&self, index: u32) -> [u8; N] {
+        // The device writes the byte last by which the caller knows that the entry is complete.
+        dma_mb(Read);
         let words = self.words(index);
         let mut entry = [0; N];
 

@@ -346,8 +346,19 @@ impl CondVar {
 
 pub mod atomic;
 
-/// Barriers. All tasks are in one thread, so that each barrier is only a preemption point.
+/// Barriers. All tasks are in one thread, so that each barrier is a preemption point, which is counted.
 pub mod barrier {
+    use std::cell::Cell;
+
+    thread_local! {
+        static PASSED: Cell<usize> = const { Cell::new(0) };
+    }
+
+    /// Returns the number of barriers of CPU and device that were passed since the last call.
+    pub fn take_passed() -> usize {
+        PASSED.take()
+    }
+
     /// Orders reads.
     pub struct Read;
     /// Orders writes.
@@ -357,6 +368,7 @@ pub mod barrier {
 
     /// Orders accesses of CPU and device.
     pub fn dma_mb<O>(_: O) {
+        PASSED.set(PASSED.get() + 1);
         sim::point();
     }
 

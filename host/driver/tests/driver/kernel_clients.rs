@@ -17,6 +17,7 @@ use kernel::{
     bindings,
     error::code::{EINVAL, ENOMEM, EOPNOTSUPP},
     sim,
+    sync::barrier,
 };
 
 use crate::{at_random, run_bound, run_bound_as, run_bound_with, run_with, traced};
@@ -462,6 +463,24 @@ fn rings_of_a_completion_queue_are_polled_in_turn() {
             .windows(2)
             .all(|pair| is_send(&pair[0]) != is_send(&pair[1]));
         assert!(in_turn, "neither waits until the other one is empty");
+    });
+}
+
+/// A CPU reads an entry of a ring of the device after the phase of that entry.
+#[test]
+fn are_read_after_their_phase() {
+    run_bound(|_| {
+        let objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
+        let (send, recv) = (Request::new(0), Request::new(0));
+        objects.post_recv(&recv).unwrap();
+        objects.post_send(&send).unwrap();
+        sim::sleep(SECOND);
+        let polled = [(); 2].map(|()| {
+            barrier::take_passed();
+            (objects.poll_one().is_some(), barrier::take_passed())
+        });
+        drop(objects);
+        assert_eq!(polled, [(true, 1); 2]);
     });
 }
 
