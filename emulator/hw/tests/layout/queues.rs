@@ -154,6 +154,128 @@ fn work_requests() {
 }
 
 #[test]
+fn sends_and_receives() {
+    assert_eq!(
+        io::TxMetaDesc {
+            req_id: 0x0102,
+            ctrl1: io::TxCtrl1 {
+                op_type: io::OpType::RdmaWrite.into(),
+                has_imm: true,
+                inline_msg: true,
+                meta_extension: false,
+                meta_desc: true,
+            },
+            ctrl2: io::TxCtrl2 {
+                phase: true,
+                first: true,
+                last: true,
+                comp_req: true,
+            },
+            dest_qp_num: 0x0304,
+            length: 0x0506,
+            immediate_data: 0x1112_1314,
+            ah: 0x0708,
+            ctrl3: io::TxCtrl3 {
+                processing_hints: io::HINT_BURST_PPS_SENSITIVE,
+            },
+            qkey: 0x2122_2324,
+            req_id_ex: [1, 2, 3, 4, 5, 6],
+        }
+        .encode(),
+        sparse(&[
+            (0, &[2, 1, 0b1011_0010, 0b1_1101, 4, 3, 6, 5]),
+            (8, &[0x14, 0x13, 0x12, 0x11, 8, 7, 1]),
+            (16, &[0x24, 0x23, 0x22, 0x21]),
+            (26, &[1, 2, 3, 4, 5, 6]),
+        ])
+    );
+    let extended = io::TxCtrl1 {
+        meta_extension: true,
+        ..Default::default()
+    };
+    assert_eq!(extended.into_raw(), 0x40);
+    // A buffer, memory of the peer, and a receive descriptor.
+    let (length, key, address) = (0x0102_0304, 0x0506_0708, 0x1112_1314_1516_1718);
+    let buffer = [
+        4, 3, 2, 1, 8, 7, 6, 5, 0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11,
+    ];
+    let local = io::TxBufDesc {
+        length,
+        lkey: key,
+        buf_addr: address,
+    };
+    let remote = io::RemoteMemAddr {
+        length,
+        rkey: key,
+        buf_addr: address,
+    };
+    assert_eq!((local.encode(), remote.encode()), (buffer, buffer));
+    assert_eq!(
+        io::RxDesc {
+            buf_addr: address,
+            req_id: 0x0102,
+            length: 0x0304,
+            lkey_ctrl: io::RxLkeyCtrl {
+                lkey: 0x0006_0708,
+                first: true,
+                last: false,
+            },
+        }
+        .encode(),
+        [
+            0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11, 2, 1, 4, 3, 8, 7, 6, 0x40
+        ]
+    );
+    let last = io::RxLkeyCtrl {
+        last: true,
+        ..Default::default()
+    };
+    assert_eq!(last.into_raw(), 1 << 31);
+}
+
+#[test]
+fn completions() {
+    let flags = io::CdescFlags {
+        phase: true,
+        q_type: io::QueueType::Receive.into(),
+        has_imm: true,
+        op_type: io::OpType::RdmaWrite.into(),
+        unsolicited: true,
+    };
+    let completion = io::Cdesc {
+        req_id: 0x0102,
+        status: 0x03,
+        flags,
+        qp_num: 0x0405,
+        length: 0x0607,
+        ah: 0x0809,
+        src_qp_num: 0x0a0b,
+        imm: 0x1112_1314,
+        extension: [0xff; 16],
+    };
+    let bytes = completion.encode();
+    assert_eq!(bytes[..8], [2, 1, 3, 0b1010_1101, 5, 4, 7, 6]);
+    assert_eq!(bytes[8..16], [9, 8, 0x0b, 0x0a, 0x14, 0x13, 0x12, 0x11]);
+    assert_eq!(bytes[16..], [0xff; 16]);
+    assert_eq!(io::CDESC_FLAGS_OFFSET, 3);
+    let extended = completion.with_req_id_ex([1, 2, 3, 4, 5, 6]).encode();
+    assert_eq!(extended[6..12], [1, 2, 3, 4, 5, 6]);
+    let doorbell = io::CqDb {
+        consumer_index: 0x0102,
+        cmd_sn: 3,
+        arm: true,
+    };
+    assert_eq!(doorbell.into_raw(), 0xe000_0102);
+    let numbers = [io::QueueType::Send, io::QueueType::Receive].map(u8::from);
+    assert_eq!(numbers, [1, 2]);
+    let statuses = io::CompStatus::ALL.iter().map(|status| u8::from(*status));
+    assert_eq!(
+        statuses.collect::<Vec<_>>(),
+        [(0..=15).collect::<Vec<_>>(), vec![18]].concat()
+    );
+}
+
+#[test]
 fn codes() {
     assert_eq!(Opcode::ALL.len(), 26);
     assert_eq!(Opcode::try_from(0), Err(Undefined(0)));
