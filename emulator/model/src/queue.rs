@@ -2,7 +2,10 @@
 
 //! The queues in host memory, for an operator to inspect and modify as the device sees them.
 
-use std::fmt::{self, Display, Formatter};
+use std::{
+    fmt::{self, Display, Formatter},
+    ops::Range,
+};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -66,6 +69,11 @@ pub(crate) struct Place {
 }
 
 impl Place {
+    /// Whether a part is in a range of bus addresses.
+    pub(crate) fn overlaps(self, range: &Range<u64>) -> bool {
+        self.base < range.end && range.start < self.base.saturating_add(self.size)
+    }
+
     /// Returns the bus address of a part of the queue.
     pub(crate) fn part(self, queue: Queue, offset: u64, length: usize) -> Result<u64, QueueError> {
         let fits = offset

@@ -204,6 +204,15 @@ impl Resources {
             .chain(self.mrs.written_places())
     }
 
+    /// Returns the locations of all memory of objects.
+    pub(crate) fn places(&self) -> impl Iterator<Item = Place> {
+        let queues = self.eqs.places().chain(self.cqs.places());
+        queues
+            .chain(self.qps.receive_places())
+            .chain(self.event_counters.places())
+            .chain(self.mrs.places())
+    }
+
     /// Returns the number of armed event queues.
     pub(crate) fn armed_eqs(&self) -> usize {
         self.eqs.armed()

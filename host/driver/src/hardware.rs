@@ -217,19 +217,8 @@ impl Hardware for Shared {
         self.0.borrow().is_present
     }
 
-    fn knows(&self, now: Nanos, address: u64, length: usize) -> bool {
+    fn knows(&self, address: u64, length: usize) -> bool {
         let model = self.0.borrow();
-        if !model.is_present {
-            return false;
-        }
-        let snapshot = model.device.snapshot(Duration::from_nanos(now));
-        let end = address + length as u64;
-        let is_in = |place: u64| (address..end).contains(&place);
-        snapshot
-            .completion_queues
-            .iter()
-            .any(|queue| is_in(queue.base))
-            || snapshot.event_queues.iter().any(|queue| is_in(queue.base))
-            || snapshot.registers.values().any(|value| is_in(*value))
+        model.is_present && model.device.knows(&(address..address + length as u64))
     }
 }

@@ -41,8 +41,8 @@ pub trait Hardware {
 
     /// Returns whether the device may access these bytes on its own: the oracle of
     /// [`set_strict`](crate::memory::set_strict).
-    fn knows(&self, now: Nanos, address: u64, length: usize) -> bool {
-        let _ = (now, address, length);
+    fn knows(&self, address: u64, length: usize) -> bool {
+        let _ = (address, length);
         false
     }
 }

@@ -20,12 +20,14 @@
 //! | a device accesses mapped memory only | [`memory::take_violations`] |
 //! | memory is freed after the device has released it | [`memory::set_strict`] |
 //! | each allocation may fail | [`fail_allocation`] |
+//! | memory is not used after it is freed | it has a pattern; a write to it is a violation |
 //! | what was allocated is freed | [`live`], [`memory::mappings`] |
 //! | no handler or work runs after the end | [`under_way`] |
 //!
 //! Weak memory, and an interrupt on the CPU that holds a lock, are not modelled.
 
 mod failing;
+mod freed;
 mod hardware;
 mod irq;
 mod lock;

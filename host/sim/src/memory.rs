@@ -8,6 +8,8 @@ use std::{
     collections::BTreeMap,
 };
 
+use crate::freed;
+
 const PAGE: usize = 4096;
 
 /// Address of the first mapping. Both of its halves are nonzero.
@@ -93,7 +95,7 @@ pub fn unmap(address: u64) {
     let mapping = MAPPINGS.with(|mappings| mappings.borrow_mut().remove(&address));
     if let (true, true, Some(mapping)) = (STRICT.get(), MASTER.get(), mapping) {
         let now = crate::now();
-        if crate::device(|device| device.knows(now, address, mapping.length)) == Some(true) {
+        if crate::device(|device| device.knows(address, mapping.length)) == Some(true) {
             let length = mapping.length;
             VIOLATIONS.with(|violations| {
                 let what = format!("the device still knows {length} bytes at {address:#x} that are unmapped, {now} ns");
@@ -108,9 +110,12 @@ pub fn mappings() -> usize {
     MAPPINGS.with(|mappings| mappings.borrow().len())
 }
 
-/// Returns actual and possible accesses of the device to memory that is not mapped for it.
+/// Returns actual and possible accesses of the device to memory that is not mapped for it, and a write to freed memory.
 pub fn take_violations() -> Vec<String> {
-    VIOLATIONS.with(|violations| std::mem::take(&mut *violations.borrow_mut()))
+    let mut violations = VIOLATIONS.take();
+    let damaged = freed::take_damaged();
+    violations.extend(damaged.map(|size| format!("{size} bytes were written after they were freed")));
+    violations
 }
 
 fn find(address: u64, length: usize, writes: bool) -> Option<*mut u8> {

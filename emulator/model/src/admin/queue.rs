@@ -8,7 +8,10 @@ use std::{
 };
 
 use efa_hw::{
-    admin::{ACQ_PHASE_OFFSET, AcqEntry, AcqFlags, AcqHeader, AqEntry, CommandId},
+    admin::{
+        ACQ_PHASE_OFFSET, AcqEntry, AcqFlags, AcqHeader, AqEntry, Command, CommandId, Opcode,
+        mr::{PageList, RegMr},
+    },
     checksum,
     wire::At,
 };
@@ -148,6 +151,25 @@ impl AdminQueue {
         if let Some(pending) = self.pending.remove(&(HELD, number)) {
             self.pending.insert((Duration::ZERO, number), pending);
         }
+    }
+
+    /// Returns the locations of the page lists of commands that are not completed. The longest ones have chunks, of which
+    /// this is the first.
+    pub(crate) fn page_lists(&self) -> impl Iterator<Item = Place> {
+        let executing = self.executing.iter().map(|executing| &executing.command);
+        let pending = self.pending.values().map(|pending| &pending.command);
+        let commands = executing.chain(pending);
+        let is_registration = |opcode| Opcode::try_from(opcode) == Ok(Opcode::RegMr);
+        let registrations = commands.filter(move |entry| is_registration(entry.header().opcode));
+        registrations.filter_map(|entry| {
+            match RegMr::from_request(&entry.request()).page_list()? {
+                PageList::Direct(list) | PageList::Indirect(list) => Some(Place {
+                    base: list.address,
+                    size: list.length.into(),
+                }),
+                PageList::Inline(_) => None,
+            }
+        })
     }
 
     /// Removes and returns the next command that is due.

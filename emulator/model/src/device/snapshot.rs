@@ -2,7 +2,7 @@
 
 //! Snapshots of a device for debugging.
 
-use std::time::Duration;
+use std::{ops::Range, time::Duration};
 
 use efa_hw::regs::Register;
 
@@ -10,6 +10,23 @@ use super::Device;
 use crate::Snapshot;
 
 impl Device {
+    /// Returns whether the device may access memory in this range of bus addresses on its own: rings, pages of regions and of
+    /// counters, lists of pages, and what registers name.
+    pub fn knows(&self, range: &Range<u64>) -> bool {
+        let registers = &self.registers;
+        let bases = [
+            registers.aq_base,
+            registers.acq_base,
+            registers.aenq_base,
+            registers.mmio_resp,
+        ];
+        let objects = self.data.resources.places();
+        bases.iter().any(|base| range.contains(&base.get()))
+            || objects
+                .chain(self.admin.page_lists())
+                .any(|place| place.overlaps(range))
+    }
+
     /// Current state of the device, without the contents of guest memory.
     pub fn snapshot(&self, now: Duration) -> Snapshot {
         let values = [

@@ -321,6 +321,15 @@ impl Mrs {
         })
     }
 
+    /// Returns the locations of the pages of all regions.
+    pub(super) fn places(&self) -> impl Iterator<Item = Place> {
+        self.table.iter().flat_map(|mr| {
+            // Memory before and behind the region in its pages has other uses.
+            let start = mr.iova & ((1 << mr.page_shift) - 1);
+            mr.pages.places(start..start + mr.length, mr.page_shift)
+        })
+    }
+
     fn insert(&mut self, attributes: &Attributes, mr: Mr) -> Result<u32, Status> {
         let capacity = mr.capacity;
         let l_key = self.table.insert(attributes.max_mr, mr)?;

@@ -5,6 +5,10 @@
 //! Most memory is contiguous for the device, behind an IOMMU or as huge pages. A lookup in a region of one run takes one step,
 //! whatever its size. Scattered pages take 12 bytes each, and a lookup takes as many steps as their number has bits.
 
+use std::ops::Range;
+
+use crate::queue::Place;
+
 /// Pages, with those at contiguous bus addresses merged into runs.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct PageRuns {
@@ -24,6 +28,20 @@ impl PageRuns {
     /// Bus address of the first page.
     pub(crate) fn first(&self) -> Option<u64> {
         self.addresses.first().copied()
+    }
+
+    /// Returns the locations of a range of offsets.
+    pub(super) fn places(&self, range: Range<u64>, shift: u8) -> impl Iterator<Item = Place> {
+        let ends = self.starts.iter().skip(1).chain([&self.pages]);
+        let runs = self.addresses.iter().zip(self.starts.iter().zip(ends));
+        runs.map(move |(base, (start, end))| {
+            let (first, end) = (u64::from(*start) << shift, u64::from(*end) << shift);
+            let start = first.max(range.start);
+            Place {
+                base: base + (start - first),
+                size: end.min(range.end) - start,
+            }
+        })
     }
 
     /// Adds a page of size `1 << shift`, the same for all pages.

@@ -117,6 +117,11 @@ impl Qps {
         self.table.numbered().find_map(uses)
     }
 
+    /// Returns the locations of all receive queues.
+    pub(super) fn receive_places(&self) -> impl Iterator<Item = Place> {
+        self.table.iter().map(|qp| qp.receive_queue.place)
+    }
+
     /// Returns the location of the receive queue of a queue pair.
     pub(crate) fn receive_queue(&self, number: u16) -> Option<Place> {
         self.table.get(number).ok().map(|qp| qp.receive_queue.place)
