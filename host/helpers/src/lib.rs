@@ -138,7 +138,7 @@ unsafe extern "C" fn efa_mmap_pages(vma: *mut vm_area_struct, pages: *mut c_void
     // SAFETY: The pages are allocated. The core passes the area for the current call.
     unsafe {
         bindings::get_pages(pages);
-        (*vma).mapped = Some((pages as u64, true));
+        (*vma).mapped = Some((pages as u64, None));
     }
     0
 }

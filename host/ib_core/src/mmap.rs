@@ -68,7 +68,7 @@ unsafe extern "C" fn rdma_user_mmap_entry_insert(
 }
 
 #[no_mangle]
-pub(crate) unsafe extern "C" fn rdma_user_mmap_entry_get(
+unsafe extern "C" fn rdma_user_mmap_entry_get(
     context: *mut ib_ucontext,
     vma: *mut vm_area_struct,
 ) -> *mut rdma_user_mmap_entry {
@@ -84,6 +84,7 @@ pub(crate) unsafe extern "C" fn rdma_user_mmap_entry_get(
             return null_mut();
         }
         (*entry).ref_.refcount += 1;
+        sim::point();
         entry
     }
 }
@@ -127,6 +128,7 @@ unsafe extern "C" fn rdma_user_mmap_io(
     _: pgprot_t,
     entry: *mut rdma_user_mmap_entry,
 ) -> c_int {
+    sim::point();
     // SAFETY: By the contract of `rdma_user_mmap_io`, the mapping is valid, and the driver has a reference to the entry.
     unsafe {
         if (*vma).vm_end - (*vma).vm_start != size {
@@ -134,7 +136,7 @@ unsafe extern "C" fn rdma_user_mmap_io(
         }
         // The mapping has a reference to the entry.
         (*entry).ref_.refcount += 1;
-        (*vma).mapped = Some(((pfn as u64) << PAGE_SHIFT, false));
+        (*vma).mapped = Some(((pfn as u64) << PAGE_SHIFT, Some(entry as usize)));
     }
     0
 }

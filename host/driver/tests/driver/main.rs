@@ -12,6 +12,7 @@ mod halt;
 mod kernel_clients;
 mod known;
 mod lies;
+mod limits;
 mod phases;
 mod probe;
 mod probe_errors;

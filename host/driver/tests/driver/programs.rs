@@ -15,7 +15,7 @@ use ib_core::{
 };
 use kernel::{error::code::*, sim};
 
-use crate::{run, run_bound, run_bound_with};
+use crate::{run, run_bound, run_bound_as, run_bound_with};
 
 #[test]
 fn has_objects_of_each_kind() {
@@ -116,9 +116,10 @@ fn sends_to_itself() {
     }
 }
 
+/// Each ring of events is passed several times.
 #[test]
 fn receives_completion_events() {
-    run_bound_with(efa_model::Profile::Efa3, |_| {
+    run_bound_as(r#"{"max_eq_depth": 4}"#, |_| {
         let mut objects = Objects::new().unwrap();
         let (sge, peer) = (
             Sge {
@@ -127,7 +128,7 @@ fn receives_completion_events() {
             },
             objects.peer,
         );
-        for round in 0..10 {
+        for round in 0..20 {
             objects.cq.arm().unwrap();
             sim::sleep(1000);
             let events = objects.program.process.events(objects.cq.id).unwrap();

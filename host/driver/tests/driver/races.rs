@@ -15,15 +15,18 @@ use efa_model::{Death, Profile};
 use ib_core::{client, dmabuf, registry::registered, umem::Memory, verbs};
 use kernel::sim;
 
-/// Runs `race` with a bound device, once for each schedule with at most `bound` deviations in its [searched](sim::searched) part.
+/// Runs `race` with a bound device of each kind, once for each schedule with at most `bound` deviations in its
+/// [searched](sim::searched) part. The newest kind refuses a second handle for a peer. Only the others count its users.
 fn search(bound: usize, race: impl Fn(&mut Rig) + Copy + 'static) {
-    let runs = sim::search(bound, |policy| {
-        rig::run(Profile::Efa3, policy, |rig| {
-            rig.probe().unwrap();
-            race(rig);
+    for profile in [Profile::Efa3, Profile::Efa4] {
+        let runs = sim::search(bound, |policy| {
+            rig::run(profile, policy, |rig| {
+                rig.probe().unwrap();
+                race(rig);
+            });
         });
-    });
-    assert!(runs > 100, "{runs} schedules");
+        assert!(runs > 100, "{runs} schedules");
+    }
 }
 
 /// Runs `f` in two threads of a program, concurrently with `what`.
@@ -77,6 +80,58 @@ fn two_address_handles_of_a_peer() {
             }
         });
         rig.check_device();
+    });
+}
+
+/// A program maps a doorbell while another thread destroys its queue.
+#[test]
+fn a_mapping_and_its_end() {
+    search(1, |_| {
+        let program = Rc::new(Program::new().unwrap());
+        // The key of the doorbell follows that of the ring.
+        let queue = program.create_cq(16, true, None).unwrap().id;
+        let mapper = {
+            let program = program.clone();
+            sim::spawn("mapper", move || {
+                for page in 0..4 {
+                    let _ = program.process.map(page << 12, 4096);
+                }
+            })
+        };
+        sim::searched(|| {
+            program.process.destroy(queue).unwrap();
+            sim::join(mapper);
+        });
+    });
+}
+
+/// An exporter revokes memory of a region while a program registers another one. Peers may still have the key of the first.
+#[test]
+fn a_revocation_and_a_registration() {
+    search(1, |rig| {
+        rig.remove();
+        rig.set(r#"{"max_mr": 2}"#);
+        rig.probe().unwrap();
+        let program = Rc::new(Program::new().unwrap());
+        let (pd, buffer) = (program.alloc_pd().unwrap(), dmabuf::export(4096));
+        let (region, key) = program.register_dmabuf(pd, buffer, 4096).unwrap();
+        let registrar = {
+            let program = program.clone();
+            sim::spawn("registrar", move || {
+                let memory = Memory::new(4096);
+                for _ in 0..2 {
+                    // The second one may find no number that is free.
+                    if let Ok((_, other)) = program.register(pd, memory.address(), 4096) {
+                        assert_ne!(other, key, "the key of a revoked region");
+                    }
+                }
+            })
+        };
+        sim::searched(|| {
+            dmabuf::revoke(buffer);
+            sim::join(registrar);
+        });
+        program.process.destroy(region).unwrap();
     });
 }
 

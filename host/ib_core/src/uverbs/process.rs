@@ -19,7 +19,6 @@ use kernel::{
 use super::{Call, File, Kind, Mapping, Uobject, Vma, DEVICES};
 use crate::{
     ffi::{self, ib_device, ib_ucontext},
-    mmap,
     registry::state,
     verbs,
 };
@@ -239,27 +238,15 @@ impl Process {
                 vm_pgoff: offset as usize >> PAGE_SHIFT,
                 ..vm_area_struct::default()
             };
-            // SAFETY: The context is valid. The mapping has a reference to the entry, which stays.
-            let (start, entry) = unsafe {
-                to_result((*device).ops.mmap.expect("a function")(
-                    context,
-                    &raw mut vma,
-                ))?;
-                let (start, has_pages) = vma.mapped.expect("a mapping");
-                let mut entry = None;
-                if !has_pages {
-                    let raw = mmap::rdma_user_mmap_entry_get(context, &raw mut vma);
-                    mmap::rdma_user_mmap_entry_put(raw);
-                    entry = Some(raw);
-                }
-                (start, entry)
-            };
+            // SAFETY: The context is valid.
+            to_result(unsafe { (*device).ops.mmap.expect("a function")(context, &raw mut vma) })?;
+            let (start, entry) = vma.mapped.expect("a mapping");
             let number = self.next_number().into();
             self.0.vmas.borrow_mut().push(Vma {
                 number,
                 start,
                 length,
-                entry,
+                entry: entry.map(|entry| entry as *mut _),
             });
             Ok(Mapping {
                 file: self.0.clone(),

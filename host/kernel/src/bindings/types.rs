@@ -73,8 +73,8 @@ pub struct vm_area_struct {
     pub vm_end: c_ulong,
     pub vm_pgoff: c_ulong,
     pub vm_page_prot: pgprot_t,
-    /// Address of the first mapped page, and whether the pages are host memory.
-    pub mapped: Option<(u64, bool)>,
+    /// Address of the first mapped page, and that of the entry to which the mapping refers, unless the pages are host memory.
+    pub mapped: Option<(u64, Option<usize>)>,
 }
 
 /// A netlink message under construction: names and values.
