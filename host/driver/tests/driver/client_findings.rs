@@ -420,6 +420,19 @@ fn a_client_does_not_wait_for_a_device_that_dies_while_it_is_unbound() {
     assert!(ended.get(), "what was posted ends");
 }
 
+/// A client that keeps a device for a minute after the begin of its removal.
+struct Keeper;
+
+impl client::Client for Keeper {
+    fn add(&self, _: *mut ib_device) -> Result<*mut core::ffi::c_void> {
+        Ok(null_mut())
+    }
+
+    fn remove(&self, _: *mut ib_device, _: *mut core::ffi::c_void) {
+        sim::sleep(60 * SECOND);
+    }
+}
+
 /// A client whose completion handler requests the next event, polls, and posts a receive.
 struct Poster {
     objects: Objects,
@@ -472,6 +485,7 @@ extern "C" fn post_in_handler(cq: *mut ib_cq, context: *mut core::ffi::c_void) {
 fn a_completion_handler_may_post() {
     for dies in [false, true] {
         run_bound_without_end(|rig| {
+            client::register_client(Rc::new(Keeper));
             let poster = Poster::new();
             poster.post();
             if dies {
