@@ -39,7 +39,7 @@ unsafe fn release(dev: *mut device) {
     for stats in state.stats.take() {
         free_stats(stats);
     }
-    sim::count_live(-1);
+    sim::count_freed(state.size);
     // SAFETY: The device is that of `_ib_alloc_device`, which has noted its size, and its last reference has been put.
     unsafe { sim::memory::free(state.raw.cast(), state.size, 8) };
 }
@@ -52,7 +52,7 @@ unsafe extern "C" fn _ib_alloc_device(size: usize, net: *mut net) -> *mut ffi::i
     }
     assert!(size_of::<ffi::ib_core_device>() <= size_of::<ffi::ib_device__bindgen_ty_1>());
     let raw: *mut ffi::ib_device = sim::memory::allocate(size, 8).cast();
-    sim::count_live(1);
+    sim::count_allocated(size);
     let coredev: *mut ffi::ib_core_device = coredev(raw);
     // SAFETY: The memory is new. By the assertion above, `ib_core_device` fits into its field.
     unsafe {

@@ -91,7 +91,7 @@ unsafe extern "C" fn rdma_alloc_hw_stats_struct(
     }
     let stats: *mut ffi::rdma_hw_stats =
         sim::memory::allocate(stats_size(count as usize), 8).cast();
-    sim::count_live(1);
+    sim::count_allocated(stats_size(count as usize));
     // SAFETY: The memory has just been allocated, and has room for the structure.
     unsafe {
         (*stats).descs = descs;
@@ -102,10 +102,10 @@ unsafe extern "C" fn rdma_alloc_hw_stats_struct(
 }
 
 pub(crate) fn free_stats(stats: *mut ffi::rdma_hw_stats) {
-    sim::count_live(-1);
     // SAFETY: The counters are those of `rdma_alloc_hw_stats_struct`, they are not used any more, and their number never changes.
     unsafe {
         let size = stats_size((*stats).num_counters as usize);
+        sim::count_freed(size);
         sim::memory::free(stats.cast(), size, 8);
     }
 }

@@ -139,7 +139,7 @@ impl Umem {
         let mut core: ffi::ib_umem_dmabuf = unsafe { core::mem::zeroed() };
         core.umem.address = start as usize;
         core.umem.length = length;
-        sim::count_live(1);
+        sim::count_allocated(size_of::<Self>());
         Box::new(Self {
             core,
             pieces,
@@ -291,7 +291,7 @@ unsafe extern "C" fn ib_umem_release(umem: *mut ffi::ib_umem) {
             exporter.reservation.unlock(true);
         }
         (*umem).unmap();
-        sim::count_live(-1);
+        sim::count_freed(size_of::<Umem>());
         drop(Box::from_raw(umem));
     }
 }

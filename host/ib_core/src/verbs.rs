@@ -30,13 +30,13 @@ unsafe fn allocate_in<T>(size: usize, may_sleep: bool) -> Result<*mut T> {
         return Err(ENOMEM);
     }
     assert!(size >= size_of::<T>());
-    sim::count_live(1);
+    sim::count_allocated(size);
     Ok(sim::memory::allocate(size, 8).cast())
 }
 
 /// Frees an object.
 pub unsafe fn free<T>(object: *mut T, size: usize) {
-    sim::count_live(-1);
+    sim::count_freed(size);
     // SAFETY: The caller guarantees that `allocate` has returned the object for this size, and that it is not used any more.
     unsafe { sim::memory::free(object.cast(), size, 8) };
 }

@@ -50,19 +50,19 @@ pub mod flags {
 
 use flags::Flags;
 
-/// Counts an allocation as long as it exists.
-pub(crate) struct Counted(());
+/// Counts the bytes of an allocation as long as it exists.
+pub(crate) struct Counted(usize);
 
 impl Counted {
-    pub(crate) fn new() -> Self {
-        sim::count_live(1);
-        Self(())
+    pub(crate) fn new(bytes: usize) -> Self {
+        sim::count_allocated(bytes);
+        Self(bytes)
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        sim::count_live(-1);
+        sim::count_freed(self.0);
     }
 }
 
@@ -79,7 +79,7 @@ impl<T> KBox<T> {
     /// An [`AllocError`] if there is no memory.
     pub fn new(value: T, flags: Flags) -> Result<Self, AllocError> {
         flags.allow()?;
-        Ok(Self(Box::new(value), Counted::new()))
+        Ok(Self(Box::new(value), Counted::new(size_of::<T>())))
     }
 
     /// Allocates memory. The shim always zeroes it.
@@ -88,7 +88,7 @@ impl<T> KBox<T> {
         let mut memory = Box::<T>::new_uninit();
         // SAFETY: The box has room for one `T`.
         unsafe { memory.as_mut_ptr().write_bytes(0, 1) };
-        Ok(KBox(memory, Counted::new()))
+        Ok(KBox(memory, Counted::new(size_of::<T>())))
     }
 
     /// Converts the box to a raw pointer.
@@ -104,11 +104,11 @@ impl<T> KBox<T> {
     /// [`KBox::into_raw`] must have returned the pointer, which is used once.
     pub unsafe fn from_raw(pointer: *mut T) -> Self {
         // SAFETY: The caller guarantees that this was a box.
-        Self(unsafe { Box::from_raw(pointer) }, Counted(()))
+        Self(unsafe { Box::from_raw(pointer) }, Counted(size_of::<T>()))
     }
 
     pub(crate) fn from_box(value: Box<T>) -> Self {
-        Self(value, Counted::new())
+        Self(value, Counted::new(size_of::<T>()))
     }
 
     pub(crate) fn into_pointer(this: Pin<Self>) -> *mut T {
@@ -136,7 +136,7 @@ impl<T: ?Sized> DerefMut for KBox<T> {
     }
 }
 
-/// A vector. The shim does not count its memory, but lets its allocations fail.
+/// A vector.
 pub struct KVec<T>(Vec<T>);
 
 /// A vector of any size.
@@ -171,6 +171,11 @@ impl<T> KVec<T> {
         self.0.capacity()
     }
 
+    /// Returns the number of bytes for which memory is allocated.
+    fn bytes(&self) -> usize {
+        self.0.capacity() * size_of::<T>()
+    }
+
     /// Makes room for `additional` more values.
     ///
     /// # Errors
@@ -179,7 +184,9 @@ impl<T> KVec<T> {
     pub fn reserve(&mut self, additional: usize, flags: Flags) -> Result<(), AllocError> {
         if self.0.capacity() - self.0.len() < additional {
             flags.allow()?;
+            sim::count_freed(self.bytes());
             self.0.reserve(additional);
+            sim::count_allocated(self.bytes());
         }
         Ok(())
     }
@@ -245,6 +252,12 @@ impl<T> KVec<T> {
     }
 }
 
+impl<T> Drop for KVec<T> {
+    fn drop(&mut self) {
+        sim::count_freed(self.bytes());
+    }
+}
+
 impl<T> Default for KVec<T> {
     fn default() -> Self {
         Self::new()
@@ -278,7 +291,8 @@ impl<T> IntoIterator for KVec<T> {
     type Item = T;
     type IntoIter = std::vec::IntoIter<T>;
 
-    fn into_iter(self) -> Self::IntoIter {
-        self.0.into_iter()
+    fn into_iter(mut self) -> Self::IntoIter {
+        sim::count_freed(self.bytes());
+        std::mem::take(&mut self.0).into_iter()
     }
 }

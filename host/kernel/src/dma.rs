@@ -116,7 +116,7 @@ impl<T> Coherent<T> {
             memory: NonNull::slice_from_raw_parts(memory.cast(), count),
             dma_address: sim::memory::map(memory.as_ptr(), size),
             size,
-            _counted: Counted::new(),
+            _counted: Counted::new(size),
         })
     }
 

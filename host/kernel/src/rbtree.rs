@@ -23,7 +23,10 @@ impl<K, V> RBTreeNodeReservation<K, V> {
     /// An [`AllocError`] if there is none.
     pub fn new(flags: Flags) -> Result<Self, AllocError> {
         flags.allow()?;
-        Ok(Self(Counted::new(), core::marker::PhantomData))
+        Ok(Self(
+            Counted::new(size_of::<(K, V)>()),
+            core::marker::PhantomData,
+        ))
     }
 
     /// Converts the memory to a node.

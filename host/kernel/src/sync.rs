@@ -42,7 +42,7 @@ impl<T> Arc<T> {
     /// An [`AllocError`] if there is no memory.
     pub fn new(value: T, flags: Flags) -> Result<Self, AllocError> {
         flags.allow()?;
-        let _counted = Counted::new();
+        let _counted = Counted::new(size_of::<T>());
         Ok(Self(std::sync::Arc::new(Shared { _counted, value })))
     }
 
@@ -63,7 +63,7 @@ impl<T> Arc<T> {
         // SAFETY: The allocation has room for the value, which is initialized after that.
         unsafe {
             init.__pinned_init(&raw mut (*slot).value)?;
-            (&raw mut (*slot)._counted).write(Counted::new());
+            (&raw mut (*slot)._counted).write(Counted::new(size_of::<T>()));
             Ok(Self(place.assume_init()))
         }
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Injected failures of allocations, and the number of live allocations.
+//! Injected failures of allocations, and the number of bytes in use.
 
 use std::cell::Cell;
 
@@ -42,12 +42,17 @@ pub fn allocations() -> u64 {
     ALLOCATIONS.get()
 }
 
-/// Adds `by`, which may be negative, to the number of live allocations.
-pub fn count_live(by: i64) {
-    LIVE.set(LIVE.get() + by);
+/// Adds allocated bytes to those in use.
+pub fn count_allocated(bytes: usize) {
+    LIVE.set(LIVE.get() + bytes as i64);
 }
 
-/// Returns the number of live allocations of this thread.
+/// Removes freed bytes from those in use.
+pub fn count_freed(bytes: usize) {
+    LIVE.set(LIVE.get() - bytes as i64);
+}
+
+/// Returns the number of bytes in use by this thread.
 pub fn live() -> i64 {
     LIVE.get()
 }

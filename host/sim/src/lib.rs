@@ -40,7 +40,8 @@ mod work;
 
 pub use self::{
     failing::{
-        allocations, count_live, fail_allocation, has_failed, live, may_allocate, take_failed,
+        allocations, count_allocated, count_freed, fail_allocation, has_failed, live, may_allocate,
+        take_failed,
     },
     hardware::{attach, detach, device, kick_device, write_device, Hardware},
     irq::{

@@ -114,7 +114,8 @@ pub fn mappings() -> usize {
 pub fn take_violations() -> Vec<String> {
     let mut violations = VIOLATIONS.take();
     let damaged = freed::take_damaged();
-    violations.extend(damaged.map(|size| format!("{size} bytes were written after they were freed")));
+    violations
+        .extend(damaged.map(|size| format!("{size} bytes were written after they were freed")));
     violations
 }
 

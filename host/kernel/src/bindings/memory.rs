@@ -23,7 +23,7 @@ pub unsafe fn alloc_pages_exact(size: usize) -> *mut c_void {
         return null_mut();
     }
     let memory: *mut c_void = sim::memory::allocate(size, PAGE_SIZE).cast();
-    sim::count_live(1);
+    sim::count_allocated(size);
     PAGES.with(|pages| pages.borrow_mut().insert(memory as usize, (size, 1)));
     memory
 }
@@ -43,7 +43,7 @@ pub unsafe fn put_pages(memory: *mut c_void) {
         let (size, references) = pages.get_mut(&(memory as usize)).expect("pages");
         *references -= 1;
         if *references == 0 {
-            sim::count_live(-1);
+            sim::count_freed(*size);
             // SAFETY: The pages were allocated with this size, and no reference is left.
             unsafe { sim::memory::free(memory.cast(), *size, PAGE_SIZE) };
             pages.remove(&(memory as usize));
