@@ -35,12 +35,21 @@ const TOO_MANY: usize = 17;
 /// Size of a client's memory in bytes: one page to send from, and one to receive into.
 const MEMORY: usize = 8192;
 
+/// Number of slots for messages of each direction, and their size in bytes.
+const SLOTS: usize = 32;
+const SLOT: usize = MEMORY / 2 / SLOTS;
+
+/// Immediate data of each message, but for its low byte.
+const MAGIC: u32 = 0x0102_0300;
+
 /// A work request of a client. On its completion, the core calls the function of its `cqe`.
 #[repr(C)]
 pub struct Request {
     cqe: ib_cqe,
     /// Status of the completion, an `IB_WC_*`. `None` until then.
     pub status: Cell<Option<u32>>,
+    /// Length and immediate data of the message that a receive has got.
+    received: Cell<(u32, u32)>,
     /// Duration of the completion function in nanoseconds.
     takes: Cell<u64>,
 }
@@ -52,7 +61,10 @@ extern "C" fn done(_: *mut ib_cq, wc: *mut ib_wc) {
         if request.takes.get() != 0 {
             sim::sleep(request.takes.get());
         }
+        assert_eq!(request.status.get(), None, "a request has completed twice");
         request.status.set(Some((*wc).status));
+        let immediate = u32::from_be(*(&raw const (*wc).ex).cast::<u32>());
+        request.received.set(((*wc).byte_len, immediate));
     }
 }
 
@@ -63,6 +75,7 @@ impl Request {
         Box::new(Self {
             cqe: ib_cqe { done: Some(done) },
             status,
+            received: Cell::default(),
             takes,
         })
     }
@@ -78,6 +91,16 @@ impl Request {
     }
 }
 
+/// The requests of the messages of a client, each with a slot of memory.
+#[derive(Default)]
+struct Messages {
+    sends: [Option<Box<Request>>; SLOTS],
+    recvs: [Option<Box<Request>>; SLOTS],
+    /// Number of messages that were sent, and that have arrived.
+    sent: u32,
+    arrived: u32,
+}
+
 /// RDMA objects of a client on one device.
 pub struct Objects {
     /// The device.
@@ -91,6 +114,9 @@ pub struct Objects {
     ah: *mut ib_ah,
     memory: *mut u8,
     address: u64,
+    messages: RefCell<Messages>,
+    /// Limit on the messages in each of its queues.
+    depth: u32,
 }
 
 impl Objects {
@@ -99,11 +125,24 @@ impl Objects {
     /// # Errors
     ///
     /// Errors of the verbs.
+    pub fn new(device: *mut ib_device, context: ib_poll_context) -> Result<Self> {
+        Self::with_depth(device, context, 31)
+    }
+
+    /// As [`Objects::new`], with queues for `depth` requests and the one that a drain posts.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the verbs.
     #[allow(
         clippy::not_unsafe_ptr_arg_deref,
         reason = "the core gives registered devices only"
     )]
-    pub fn new(device: *mut ib_device, context: ib_poll_context) -> Result<Self> {
+    pub fn with_depth(
+        device: *mut ib_device,
+        context: ib_poll_context,
+        depth: u32,
+    ) -> Result<Self> {
         // Objects that are not created are null, so that the drop skips them.
         let mut this = Self {
             device,
@@ -113,12 +152,14 @@ impl Objects {
             ah: null_mut(),
             memory: sim::memory::allocate(MEMORY, 4096),
             address: 0,
+            messages: RefCell::default(),
+            depth,
         };
         this.address = sim::memory::map(this.memory, MEMORY);
         // SAFETY: The device is registered.
         unsafe {
             this.pd = verbs::alloc_pd(device, null_mut())?;
-            this.cq = cq::alloc_cq(device, 128, context)?;
+            this.cq = cq::alloc_cq(device, 4 * (depth + 1), context)?;
             this.qp = verbs::create_qp(this.pd, &mut this.qp_attr(), null_mut())?;
             this.modify_qp(&UP)?;
             this.ah = verbs::create_ah(this.pd, &registry::gid(device)?, null_mut())?;
@@ -133,8 +174,7 @@ impl Objects {
         attr.recv_cq = self.cq;
         attr.qp_type = ib_qp_type_IB_QPT_RESERVED1;
         attr.sq_sig_type = ib_sig_type_IB_SIGNAL_ALL_WR;
-        attr.cap.max_send_wr = 32;
-        attr.cap.max_recv_wr = 32;
+        (attr.cap.max_send_wr, attr.cap.max_recv_wr) = (self.depth + 1, self.depth + 1);
         attr.cap.max_send_sge = 1;
         attr.cap.max_recv_sge = 1;
         attr
@@ -256,6 +296,116 @@ impl Objects {
                 first,
                 &raw mut bad,
             ))
+        }
+    }
+
+    /// Posts a message to itself, or a receive, in a free slot. The bytes of the message and its immediate data are a number.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the driver.
+    pub fn post_message(&self, is_send: bool) -> Result {
+        self.check_messages();
+        let mut messages = self.messages.borrow_mut();
+        let number = messages.sent as u8;
+        let slots = if is_send {
+            &mut messages.sends
+        } else {
+            &mut messages.recvs
+        };
+        let Some(slot) = slots[..self.depth as usize]
+            .iter()
+            .position(Option::is_none)
+        else {
+            return Ok(());
+        };
+        let request = slots[slot].insert(Request::new(0));
+        let offset = slot * SLOT + if is_send { 0 } else { MEMORY / 2 };
+        // SAFETY: The memory has this slot, and no request that is outstanding uses it.
+        unsafe {
+            self.memory
+                .add(offset)
+                .write_bytes(if is_send { number } else { !0 }, SLOT)
+        };
+        let mut sge = self.sge(offset as u64, SLOT as u32);
+        let (mut send, mut recv): (ib_srd_wr, ib_recv_wr) = (zeroed(), zeroed());
+        (send.wr.sg_list, send.wr.num_sge) = (&raw mut sge, 1);
+        (recv.sg_list, recv.num_sge) = (&raw mut sge, 1);
+        send.wr.opcode = ib_wr_opcode_IB_WR_SEND_WITH_IMM;
+        send.wr.send_flags = ib_send_flags_IB_SEND_SIGNALED as c_int;
+        (send.ah, send.remote_qkey) = (self.ah, QKEY);
+        // SAFETY: The queue pair and its device exist, and all variants of the unions have the same size.
+        let result = unsafe {
+            send.remote_qpn = (*self.qp).qp_num;
+            *send.wr.ex.imm_data.as_mut() = (MAGIC | u32::from(number)).to_be();
+            *send.wr.__bindgen_anon_1.wr_cqe.as_mut() = request.cqe();
+            *recv.__bindgen_anon_1.wr_cqe.as_mut() = request.cqe();
+            let (ops, mut bad, mut bad_recv) =
+                (&(*self.device).ops, core::ptr::null(), core::ptr::null());
+            to_result(match is_send {
+                true => ops.post_send.unwrap()(self.qp, (&raw const send).cast(), &raw mut bad),
+                false => ops.post_recv.unwrap()(self.qp, &raw const recv, &raw mut bad_recv),
+            })
+        };
+        match result {
+            Err(_) => slots[slot] = None,
+            Ok(()) => messages.sent += u32::from(is_send),
+        }
+        result
+    }
+
+    /// Checks the messages that have arrived, and frees the slots of requests that have completed.
+    fn check_messages(&self) {
+        let mut messages = self.messages.borrow_mut();
+        let has_ended = |request: &Box<Request>| request.status.get().is_some();
+        for slot in 0..SLOTS {
+            messages.sends[slot].take_if(|request| has_ended(request));
+            let Some(request) = messages.recvs[slot].take_if(|request| has_ended(request)) else {
+                continue;
+            };
+            if request.status.get() == Some(ib_wc_status_IB_WC_SUCCESS) {
+                let (length, immediate) = request.received.get();
+                assert_eq!(
+                    (length, immediate & !0xff),
+                    (SLOT as u32, MAGIC),
+                    "a message"
+                );
+                let start = MEMORY / 2 + slot * SLOT;
+                // SAFETY: The memory has this slot.
+                let bytes = unsafe { core::slice::from_raw_parts(self.memory.add(start), SLOT) };
+                assert!(
+                    bytes
+                        .iter()
+                        .all(|byte| u32::from(*byte) == immediate & 0xff),
+                    "{bytes:?}"
+                );
+                messages.arrived += 1;
+                assert!(
+                    messages.arrived <= messages.sent,
+                    "a message has arrived twice"
+                );
+            }
+        }
+    }
+
+    /// Returns the number of requests of messages that have not completed: of sends, and of receives.
+    pub fn outstanding(&self) -> (usize, usize) {
+        self.check_messages();
+        let messages = self.messages.borrow();
+        let count = |slots: &[Option<Box<Request>>]| slots.iter().flatten().count();
+        (count(&messages.sends), count(&messages.recvs))
+    }
+
+    /// Allocates a region, changes the low bits of its keys, as a client may do, and deregisters it.
+    pub fn change_key(&self, by: u8) {
+        let Ok(mr) = self.mapped_region() else {
+            return;
+        };
+        // SAFETY: The region was just allocated, and nothing else uses it.
+        unsafe {
+            (*mr).lkey ^= u32::from(by);
+            (*mr).rkey ^= u32::from(by);
+            verbs::ignore("ib_dereg_mr", verbs::dereg_mr(mr, null_mut()));
         }
     }
 
@@ -388,16 +538,16 @@ impl Objects {
     }
 
     /// Allocates a region for fast registration, and maps all memory of the client into it.
-    pub fn mapped_region(&self) -> *mut ib_mr {
+    pub fn mapped_region(&self) -> Result<*mut ib_mr> {
         let mut list = [scatterlist {
             dma_address: self.address,
             length: MEMORY as u32,
         }];
         // SAFETY: The domain exists.
-        let mr = unsafe { verbs::alloc_mr(self.pd, 4) }.expect("a region");
+        let mr = unsafe { verbs::alloc_mr(self.pd, 4) }?;
         // SAFETY: The region was just allocated.
         assert_eq!(unsafe { verbs::map_mr_sg(mr, &mut list) }, Ok(1));
-        mr
+        Ok(mr)
     }
 
     /// Posts the registration of a region. Its completion is not used.
@@ -449,7 +599,7 @@ impl Objects {
         let access = ib_access_flags_IB_ACCESS_LOCAL_WRITE
             | ib_access_flags_IB_ACCESS_REMOTE_WRITE
             | ib_access_flags_IB_ACCESS_REMOTE_READ;
-        let mr = self.mapped_region();
+        let mr = self.mapped_region().expect("a region");
         // SAFETY: The region exists until it is deregistered below.
         unsafe {
             (*mr).lkey += GENERATION;
@@ -579,6 +729,12 @@ impl<F: Fn(*mut ib_device) -> Result<Objects>> client::Client for Ulp<F> {
             if self.drains {
                 // SAFETY: The sender has no access any more.
                 unsafe { cq::drain(objects.qp) };
+                objects.poll();
+                assert_eq!(
+                    objects.outstanding(),
+                    (0, 0),
+                    "requests of a queue pair that is drained"
+                );
             }
             drop(objects);
         }

@@ -12,17 +12,28 @@ use efa_model::{Death, FailedReset, Profile, Rule, Then, When};
 use ib_core::{client, registry, umem};
 use kernel::{
     module,
+    pci::slot::{Neighbour, Vote},
     sim::{self, Policy, Rng},
 };
 
 use crate::{
     choices::{Bytes, Choices, Random},
-    client::{Objects, Request, Ulp, DIRECT, WORKQUEUE},
+    client::{Objects, Ulp, DIRECT, WORKQUEUE},
     fault,
     hardware::Liar,
     rig::{run_without_end, Rig, PROFILES, SECOND},
-    user::{Trust, User},
+    user::{self, Trust, User},
 };
+
+/// Votes of the driver of a neighbour in the recovery of the bus.
+const VOTES: [Vote; 6] = [
+    Vote::None,
+    Vote::CanRecover,
+    Vote::Recovered,
+    Vote::NeedReset,
+    Vote::Disconnect,
+    Vote::NoDriver,
+];
 
 /// Limit on the actions of a life.
 const MOST: usize = 48;
@@ -85,8 +96,12 @@ fn live(choices: &mut dyn Choices) {
             rig,
             honesty,
             hurries,
+            in_pieces: false,
             profile,
+            is_small: false,
             present: true,
+            refuses: false,
+            is_over: false,
             user: None,
         }
         .run(choices)
@@ -97,15 +112,32 @@ struct Life {
     rig: Rig,
     honesty: Honesty,
     hurries: bool,
+    in_pieces: bool,
     profile: Profile,
+    /// Whether the device has few numbers of objects, and short queues.
+    is_small: bool,
     present: bool,
+    /// Whether the core refuses to register a device.
+    refuses: bool,
+    /// Whether the machine shuts down.
+    is_over: bool,
     user: Option<User>,
 }
 
 impl Life {
     fn run(mut self, choices: &mut dyn Choices) {
         module::set_parameter("recovery", choices.one_in(8).then_some(0));
-        umem::set_in_pieces(choices.below(2) == 1);
+        self.in_pieces = choices.below(2) == 1;
+        umem::set_in_pieces(self.in_pieces);
+        self.is_small = choices.one_in(2);
+        if self.is_small {
+            let [depth, numbers, rings] = [(); 3].map(|()| choices.pick(&[1, 2, 4, 16]));
+            let sub_cqs = choices.pick(&[1, 2, 4]);
+            self.rig.set(&format!(
+                r#"{{"max_eq_depth": {depth}, "max_mr": {}, "max_qp": {rings}, "max_ah": {numbers}, "sub_cqs_per_cq": {sub_cqs}, "min_sq_depth": 1}}"#,
+                numbers + 1
+            ));
+        }
         match self.honesty {
             Honesty::WritesOn => self.rig.shared.set_pace(500_000_000),
             Honesty::Lies => {
@@ -124,14 +156,22 @@ impl Life {
                 self.rig.inject(rule);
             }
         }
-        let context = choices.pick(&[DIRECT, WORKQUEUE]);
-        let ulp = Ulp::new(move |device| Objects::new(device, context), true);
+        let (context, depth) = (
+            choices.pick(&[DIRECT, WORKQUEUE]),
+            choices.pick(&[1, 2, 15, 31]),
+        );
+        let wait = choices.pick(&[0, 0, 1_000_000, SECOND, 20 * SECOND]);
+        let add = move |device| {
+            sim::sleep(wait);
+            Objects::with_depth(device, context, depth)
+        };
+        let ulp = Ulp::new(add, true);
         let number = (choices.below(3) == 1).then(|| client::register_client(ulp.clone()));
 
-        let _ = self.rig.probe();
+        self.probe();
         let mut tasks = self.tasks(choices, &ulp);
         for _ in 0..MOST {
-            if !choices.has_more() {
+            if !choices.has_more() || self.is_over {
                 break;
             }
             self.act(choices);
@@ -157,7 +197,16 @@ impl Life {
     fn trust(&self) -> Trust {
         Trust {
             works: self.honesty == Honesty::Works && !self.hurries,
+            is_small: self.is_small,
+            in_pieces: self.in_pieces,
         }
+    }
+
+    /// Binds the device. That must succeed with a device that works.
+    fn probe(&mut self) {
+        let result = self.rig.probe();
+        let is_due = self.trust().works && self.present && !self.refuses && !sim::has_failed();
+        assert!(!is_due || result.is_ok(), "{result:?} of a probe");
     }
 
     /// Starts programs, and a task that posts to the queue pair of the client.
@@ -170,8 +219,15 @@ impl Life {
             let (seed, trust) = (choices.below(1 << 16), self.trust());
             tasks.push(sim::spawn("program", move || program(seed, trust)));
         }
-        let (seed, ulp) = (choices.below(1 << 16), ulp.clone());
-        tasks.push(sim::spawn("sender", move || send(seed, &ulp)));
+        if choices.one_in(3) {
+            let (seed, trust) = (choices.below(1 << 16), self.trust());
+            for (number, user) in User::pair().into_iter().flatten().enumerate() {
+                let thread = move || use_device(user, &mut Rng::new(seed + number as u64), trust);
+                tasks.push(sim::spawn("thread", thread));
+            }
+        }
+        let (seed, ulp, trust) = (choices.below(1 << 16), ulp.clone(), self.trust());
+        tasks.push(sim::spawn("sender", move || send(seed, &ulp, trust)));
         tasks
     }
 
@@ -195,7 +251,7 @@ impl Life {
         let (fails, writes_on) = (honesty != Honesty::Works, honesty == Honesty::WritesOn);
         let is_bound = self.rig.slot.is_bound();
         let rig = &mut self.rig;
-        match choices.below(24) {
+        match choices.below(29) {
             0..=7 => {
                 let trust = self.trust();
                 if self.user.is_none() {
@@ -250,13 +306,37 @@ impl Life {
                 if is_bound {
                     rig.remove_unless_known();
                 }
-                let _ = rig.probe();
+                self.probe();
             }
             23 if choices.one_in(4) => {
                 rig.shared.unplug();
                 self.present = false;
             }
-            _ => registry::set_refuses(choices.one_in(4)),
+            24 if is_bound && choices.one_in(4) => {
+                rig.slot.shutdown();
+                self.is_over = true;
+            }
+            25 if is_bound && self.present => {
+                rig.slot.freeze();
+                sim::sleep(1_000_000 << choices.below(14));
+                rig.bus_error(false);
+            }
+            26 if is_bound => {
+                let is_fatal = choices.one_in(2);
+                // After a reset of a function that is then given up, its BARs have no addresses.
+                let votes = if is_fatal { 3 } else { VOTES.len() };
+                let [detected, slot_reset] = [(); 2].map(|()| choices.pick(&VOTES[..votes]));
+                let neighbour = Neighbour {
+                    detected,
+                    slot_reset,
+                };
+                rig.shared_bus_error(is_fatal, neighbour, true);
+            }
+            27 if is_bound && self.present => rig.hibernate(),
+            _ => {
+                self.refuses = choices.one_in(4);
+                registry::set_refuses(self.refuses);
+            }
         }
     }
 
@@ -336,38 +416,42 @@ impl Life {
 
 /// Runs two programs in turn, each of which makes random calls.
 fn program(seed: u64, trust: Trust) {
-    let rng = Rng::new(seed);
-    let mut choices = Random {
-        rng,
-        actions: u32::MAX,
-    };
+    let mut rng = Rng::new(seed);
     for _ in 0..2 {
-        let Ok(mut user) = User::new() else {
+        let Ok(user) = User::new() else {
             return;
         };
-        for _ in 0..choices.rng.below(16) {
-            user.act(&mut choices, trust);
-        }
+        use_device(user, &mut rng, trust);
     }
 }
 
-/// Posts to the queue pair of a client.
+/// Makes random calls of a program.
+fn use_device(mut user: User, rng: &mut Rng, trust: Trust) {
+    let mut choices = Random {
+        rng: rng.clone(),
+        actions: u32::MAX,
+    };
+    for _ in 0..choices.rng.below(24) {
+        user.act(&mut choices, trust);
+    }
+    *rng = choices.rng;
+}
+
+/// Posts to the queue pair of a client. All sends complete if the device works.
 fn send<F: Fn(*mut ib_core::ffi::ib_device) -> kernel::error::Result<Objects>>(
     seed: u64,
     ulp: &Ulp<F>,
+    trust: Trust,
 ) {
     let mut rng = Rng::new(seed);
-    let mut requests = Vec::new();
     for _ in 0..rng.below(40) {
         ulp.with(|objects| {
-            let request = Request::new(0);
-            let posted = if rng.one_in(2) {
-                objects.post_recv(&request)
-            } else {
-                objects.post_send(&request)
-            };
-            if posted.is_ok() {
-                requests.push(request);
+            for _ in 0..rng.below(4) {
+                let result = objects.post_message(rng.one_in(2));
+                assert_eq!(result, Ok(()), "a queue with room");
+            }
+            if rng.one_in(8) {
+                objects.change_key(rng.number() as u8);
             }
             if rng.one_in(2) {
                 objects.poll();
@@ -375,8 +459,17 @@ fn send<F: Fn(*mut ib_core::ffi::ib_device) -> kernel::error::Result<Objects>>(
         });
         sim::sleep(rng.below(SECOND / 1000));
     }
-    // Requests that have not completed are in use.
-    std::mem::forget(requests);
+    let session = user::session();
+    sim::sleep(SECOND / 100);
+    ulp.with(|objects| {
+        objects.poll();
+        // The core polls in a task of its own.
+        sim::sleep(SECOND / 100);
+        let (sends, _) = objects.outstanding();
+        let has_device = session.is_some() && user::session() == session;
+        let is_excused = !trust.works || !has_device || sim::has_failed();
+        assert!(sends == 0 || is_excused, "{sends} sends have not completed");
+    });
 }
 
 /// Corrupts random DMA writes of the device.

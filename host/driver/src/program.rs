@@ -42,6 +42,7 @@ pub struct Program {
     /// The open device file.
     pub process: Process,
     sub_cqs: u16,
+    min_sends: u32,
     device_caps: u32,
 }
 
@@ -62,6 +63,7 @@ impl Program {
         Ok(Self {
             process,
             sub_cqs: context.sub_cqs_per_cq,
+            min_sends: context.min_sq_wr.into(),
             device_caps: device.device_caps,
         })
     }
@@ -134,6 +136,7 @@ impl Program {
             depth: entries.next_power_of_two() as usize,
             consumed: vec![0; self.sub_cqs.into()],
             events: 0,
+            is_armed: false,
         })
     }
 
@@ -143,6 +146,8 @@ impl Program {
     ///
     /// See [`Process`].
     pub fn create_qp(&self, pd: u32, cq: u32, is_srd: bool, sends: u32, recvs: u32) -> Result<Qp> {
+        // The library rounds up to the minimum of the device.
+        let sends = sends.max(self.min_sends);
         let mut command: ffi::efa_ibv_create_qp = zeroed();
         command.rq_ring_size = (recvs * RxDesc::SIZE as u32).next_power_of_two();
         command.sq_ring_size = (sends * WQE as u32).next_power_of_two();

@@ -187,7 +187,9 @@ impl Rig {
         let in_flight = self.state("in_flight").expect("a file in debugfs");
         assert_eq!(in_flight, "0", "commands in flight");
         let left = self.device().resources;
-        if self.state("state").as_deref() == Some("up") && left.mr + left.cq + left.qp + left.event_counter == 0 {
+        if self.state("state").as_deref() == Some("up")
+            && left.mr + left.cq + left.qp + left.event_counter == 0
+        {
             let quarantine = self.state("quarantine").expect("a file in debugfs");
             assert_eq!(quarantine, "0", "memory in quarantine");
         }

@@ -27,6 +27,8 @@ pub struct Cq {
     pub(crate) consumed: Vec<usize>,
     /// Number of events that were acknowledged.
     pub(crate) events: u8,
+    /// Whether an event was requested that has not been acknowledged.
+    pub(crate) is_armed: bool,
 }
 
 /// A queue pair of a program.
@@ -231,6 +233,7 @@ impl Cq {
         let Some((doorbell, offset)) = &self.doorbell else {
             return Ok(());
         };
+        self.is_armed = true;
         let taken: usize = self.consumed.iter().sum();
         let value = CqDb {
             consumer_index: taken as u16,
@@ -243,5 +246,6 @@ impl Cq {
     /// Acknowledges an event that was received.
     pub fn ack_event(&mut self) {
         self.events = self.events.wrapping_add(1);
+        self.is_armed = false;
     }
 }

@@ -193,7 +193,7 @@ fn a_queue_pair_returns_its_capacity() {
 fn a_region_is_registered_with_the_pages_that_were_mapped() {
     run_bound_with(Profile::Efa3, |_| {
         let objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
-        let mr = objects.mapped_region();
+        let mr = objects.mapped_region().unwrap();
         // SAFETY: The region exists until it is deregistered.
         let results = unsafe {
             (*mr).length += 1;
@@ -216,7 +216,7 @@ fn a_region_is_registered_with_the_pages_that_were_mapped() {
 fn a_region_is_the_one_that_the_driver_has_created() {
     run_bound_with(Profile::Efa3, |rig| {
         let objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
-        let [first, second] = [(); 2].map(|()| objects.mapped_region());
+        let [first, second] = [(); 2].map(|()| objects.mapped_region().unwrap());
         // SAFETY: The regions exist until they are deregistered.
         unsafe {
             let (key, other) = ((*first).lkey, (*second).lkey);

@@ -55,6 +55,11 @@ impl Process {
         Ok(Self(file))
     }
 
+    /// Returns whether its device is registered.
+    pub fn has_device(&self) -> bool {
+        !self.0.device.raw.get().is_null()
+    }
+
     /// Calls `f` unless the device was removed. The removal waits for the call.
     fn call<R>(&self, f: impl FnOnce(*mut ib_device) -> Result<R>) -> Result<R> {
         let device = &self.0.device;
