@@ -12,10 +12,12 @@ from . import (
     disturb,
     guest,
     guide_runs,
+    host_diff,
     host_tests,
     interrupt,
     junit,
     life,
+    lives,
     package,
     processes,
     record,
@@ -229,8 +231,8 @@ def fast(renew=False):
 def everything():
     """make check-all: make check, and the functional tests that take longer.
 
-    These are the C driver in full, the second kernel configuration, bad networks, recovery, peer memory, and the tests of the tools that
-    boot guests.
+    These are the C driver in full, the second kernel configuration, bad networks, recovery, peer memory, random lives of the driver as a
+    program, and the tests of the tools that boot guests.
     """
     cloud, stock = toolroot.FLAVOURS
     following = toolroot.NEXT
@@ -252,6 +254,8 @@ def everything():
         *guides(cloud),
         *life_jobs("rust", cloud),
         *life_jobs("c", cloud),
+        Job("schedules", lambda: lives.schedules(30, of_commit=True), 150, after=("host tests of the driver",), cores=2),
+        guest_job(f"host-diff {cloud}", lambda: host_diff.run(100, cloud), 150, "rust", cloud),
         Job("deny", source_checks.deny),
         Job("packages", packages, 60),
     ]

@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from . import build, cache, namespace, steps
+from . import build, cache, namespace, steps, times
 from .failure import Failure, match_in
 from .verdict import check
 
@@ -87,9 +87,10 @@ def show(name, text, counts):
     steps.note(f"{name}: {match_in(LIVES, text, f'the output of {name}')[1]}; lines reached: {lines}")
 
 
-def schedules(seconds):
-    """Runs lives from consecutive seeds, of which the first is EFA_SEED or random."""
-    seed = int(os.environ.get("EFA_SEED") or int.from_bytes(os.urandom(4)))
+def schedules(seconds, of_commit=False):
+    """Runs lives from consecutive seeds, of which the first is EFA_SEED, the start of the commit's hash, or random."""
+    commit = times.head()[0][:8] if of_commit else ""
+    seed = int(os.environ.get("EFA_SEED") or (int(commit, 16) if commit else int.from_bytes(os.urandom(4))))
     name = f"schedules from EFA_SEED={seed} for {seconds} s"
     with steps.step(name) as log:
         lives = Lives(log)
