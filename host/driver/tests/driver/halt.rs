@@ -2,7 +2,7 @@
 
 //! Halting a device: tasks that wait for it, actions of the device meanwhile, and the restart.
 
-use std::cell::Cell;
+use std::{cell::Cell, rc::Rc};
 
 use driver::{
     client,
@@ -11,18 +11,19 @@ use driver::{
     rig::{Rig, SECOND},
 };
 use efa_hw::{admin::Opcode, aenq::AenqGroup, regs::Register};
-use efa_model::{Death, FailedReset, Then, When};
+use efa_model::{Death, FailedReset, Profile, Then, When};
 use ib_core::{
     dmabuf,
     registry::{registered, registrations, Reference},
 };
 use kernel::{
     error::code::{EIO, ENODEV},
+    module,
     pci::slot::Neighbour,
     sim,
 };
 
-use crate::{command, die_and_write, no_interrupt, run, run_bound, run_bound_as, traced};
+use crate::{command, die_and_write, no_interrupt, run, run_bound, run_bound_as, run_with, traced};
 
 /// Times a bus callback, in seconds, while a client holds a reference to a failed device.
 fn while_a_client_holds_it(bus: impl FnOnce(&mut Rig)) -> u64 {
@@ -403,4 +404,38 @@ fn a_device_dies_in_each_step_of_a_halt() {
             assert!(registered().is_some(), "{number}");
         });
     }
+}
+
+/// The device refuses to release memory, and fails at any point of its way into quarantine. Once the device was reset, no
+/// memory is kept.
+#[test]
+fn nothing_is_kept_after_the_reset() {
+    let has_ended = Rc::new(Cell::new(false));
+    let mut points = 0;
+    while !has_ended.get() {
+        let has_ended = has_ended.clone();
+        run_with(Profile::Efa3, |rig| {
+            module::set_parameter("recovery", Some(0));
+            rig.probe().unwrap();
+            let program = Program::new().unwrap();
+            let queue = program.create_cq(16, false, None).unwrap().id;
+            rig.inject(once(of_command(Some(Opcode::DestroyCq)), status(5), 0));
+            let destroyer = sim::spawn("destroyer", move || {
+                sim::stall(points, 5 * SECOND);
+                let _ = program.process.destroy(queue);
+                has_ended.set(sim::take_stall().is_some());
+            });
+            sim::sleep(SECOND);
+            rig.event(AenqGroup::FatalError.into(), 1);
+            sim::join(destroyer);
+            sim::sleep(10 * SECOND);
+            assert_eq!(
+                rig.state("quarantine").as_deref(),
+                Some("0"),
+                "{points} points"
+            );
+        });
+        points += 1;
+    }
+    assert!(points > 20, "{points} points");
 }

@@ -318,7 +318,7 @@ fn a_region_merges_elements_of_a_list() {
             dma_address,
             length,
         };
-        let mr = objects.mapped_region();
+        let mr = objects.mapped_region().unwrap();
         // SAFETY: The region exists until it is deregistered.
         unsafe {
             let start = (*mr).iova;
