@@ -446,7 +446,9 @@ fn send<F: Fn(*mut ib_core::ffi::ib_device) -> kernel::error::Result<Objects>>(
     let mut rng = Rng::new(seed);
     for _ in 0..rng.below(40) {
         ulp.with(|objects| {
-            for _ in 0..rng.below(4) {
+            // Until a failed device is halted, the driver rings doorbells, also if the bus has just taken the function.
+            let is_up = user::session().is_some();
+            for _ in 0..if is_up { rng.below(4) } else { 0 } {
                 let result = objects.post_message(rng.one_in(2));
                 assert_eq!(result, Ok(()), "a queue with room");
             }
