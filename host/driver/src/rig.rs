@@ -27,7 +27,8 @@ pub const PROFILES: [Profile; 5] = [
 /// One second of virtual time, in nanoseconds.
 pub const SECOND: u64 = 1_000_000_000;
 
-/// Time after which the kernel reports a hung task, in nanoseconds.
+/// Time after which the kernel reports a hung task, in nanoseconds. It bounds each call of the bus or of a program, too: others wait
+/// for its locks meanwhile.
 const HUNG: u64 = 120 * SECOND;
 
 const LEFT: &str = "the driver leaks resources";
@@ -97,6 +98,7 @@ impl Rig {
         sim::fail_allocation(None);
         sim::take_failed();
         sim::take_longest_wait();
+        sim::take_longest_call();
         kernel::take_warnings();
         let live = sim::live();
         let slot = Slot::new(config.profile.pci_device());
@@ -216,6 +218,10 @@ impl Rig {
         let longest = sim::take_longest_wait();
         if longest >= HUNG {
             complaints.push(format!("a task has waited for {} ms", longest / 1_000_000));
+        }
+        let (what, took) = sim::take_longest_call();
+        if took >= HUNG {
+            complaints.push(format!("{what} has taken {} ms", took / 1_000_000));
         }
         if !self.slot.is_clean() {
             complaints.push(LEFT.into());

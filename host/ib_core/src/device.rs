@@ -67,7 +67,7 @@ unsafe extern "C" fn _ib_alloc_device(size: usize, net: *mut net) -> *mut ffi::i
         size,
         references: Cell::new(0),
         unregistration: RawLock::new(),
-        client_data_rwsem: Rw::default(),
+        client_data_rwsem: Rw::new(),
         client_data: RefCell::default(),
         stats: RefCell::default(),
         attached: RefCell::default(),

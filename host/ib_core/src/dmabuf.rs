@@ -9,7 +9,7 @@ use kernel::{
     error::{code::*, Error},
     ffi::{c_int, c_ulong, c_void},
     page::PAGE_SIZE,
-    sim::{self, RawLock},
+    sim::{self, Class, RawLock},
 };
 
 use crate::{
@@ -42,7 +42,7 @@ pub fn export(length: usize) -> c_int {
     });
     let exporter = Exporter {
         pages,
-        reservation: RawLock::new(),
+        reservation: RawLock::of_class(Class::DMA_RESV),
         attached: RefCell::default(),
     };
     EXPORTERS.with(|all| {

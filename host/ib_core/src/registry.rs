@@ -135,8 +135,8 @@ pub fn start() {
         references: Cell::new(1),
     });
     let new = Core {
-        devices_rwsem: Rw::default(),
-        clients_rwsem: Rw::default(),
+        devices_rwsem: Rw::new(),
+        clients_rwsem: Rw::new(),
         devices: RefCell::default(),
         registered: RefCell::default(),
         clients: RefCell::default(),

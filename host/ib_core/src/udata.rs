@@ -39,6 +39,7 @@ unsafe extern "C" fn _ib_copy_validate_udata_in(
     size: usize,
     minimum: usize,
 ) -> c_int {
+    sim::pass(sim::Class::MMAP_LOCK);
     // SAFETY: The input is not null and has `inlen` bytes, and the caller has room for `size`.
     unsafe {
         let udata = &*udata;
@@ -64,6 +65,7 @@ unsafe extern "C" fn _ib_respond_udata(
     source: *const c_void,
     length: usize,
 ) -> c_int {
+    sim::pass(sim::Class::MMAP_LOCK);
     if UNWRITABLE.get() {
         sim::sleep(PAGE_FAULT);
         return -EFAULT;

@@ -190,6 +190,7 @@ impl Umem {
 
 fn pin(start: u64, length: usize) -> Result<Box<Umem>> {
     sim::might_sleep("memory is pinned");
+    sim::pass(sim::Class::MMAP_LOCK);
     if length == 0 {
         return Err(EINVAL);
     }

@@ -54,12 +54,18 @@ impl<K, V> RBTree<K, V> {
 
     /// Returns all values, by key.
     pub fn values(&self) -> impl Iterator<Item = &V> {
-        self.0.values().map(|(value, _)| value)
+        self.0
+            .values()
+            .map(|(value, _)| value)
+            .inspect(|_| sim::count_step())
     }
 
     /// Returns all values, by key.
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
-        self.0.values_mut().map(|(value, _)| value)
+        self.0
+            .values_mut()
+            .map(|(value, _)| value)
+            .inspect(|_| sim::count_step())
     }
 
     /// Returns all keys.
@@ -69,7 +75,10 @@ impl<K, V> RBTree<K, V> {
 
     /// Returns all keys and values.
     pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
-        self.0.iter().map(|(key, (value, _))| (key, value))
+        self.0
+            .iter()
+            .map(|(key, (value, _))| (key, value))
+            .inspect(|_| sim::count_step())
     }
 }
 

@@ -156,6 +156,7 @@ unsafe impl<T: ?Sized + Send, B: Backend> Sync for Lock<T, B> {}
 
 impl<T, B: Backend> Lock<T, B> {
     /// Returns an initializer.
+    #[track_caller]
     pub fn new(value: T) -> impl PinInit<Self> {
         Ok::<_, core::convert::Infallible>(Self {
             raw: RawLock::new(),

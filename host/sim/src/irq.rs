@@ -5,6 +5,7 @@
 use std::rc::Rc;
 
 use crate::{
+    lock_order::{pass, Class},
     machine::world,
     task::{might_sleep, wait_for},
 };
@@ -70,6 +71,7 @@ pub(crate) fn place(vector: u32) -> usize {
 pub fn disable_line(vector: u32) {
     world(|world| world.lines[vector as usize].disabled += 1);
     might_sleep("waiting for an interrupt handler");
+    pass(Class::Line(vector));
     while world(|world| world.lines[vector as usize].running != 0) {
         wait_for(place(vector));
     }

@@ -15,7 +15,10 @@
 //! |---|---|
 //! | no sleep in atomic context | [`might_sleep`] panics |
 //! | some task can run, or the clock can move | [`run`] panics with the names of the tasks that wait |
-//! | no task waits for more than two minutes | [`take_longest_wait`] |
+//! | no task waits for more than two minutes, nor does a call take longer | [`take_longest_wait`], [`take_longest_call`] |
+//! | no task takes a CPU for long, nor stays in atomic context | [`count_step`] panics |
+//! | the machine ends | [`run`] panics with the names of the tasks that are left |
+//! | locks are taken in one order | [`RawLock`], [`Rw`], [`Work::disable_sync`], [`disable_line`] and [`pass`] panic |
 //! | a lock is not taken twice, nor freed while held | [`RawLock`] panics |
 //! | a device accesses mapped memory only | [`memory::take_violations`] |
 //! | memory is freed after the device has released it | [`memory::set_strict`] |
@@ -31,10 +34,12 @@ mod freed;
 mod hardware;
 mod irq;
 mod lock;
+mod lock_order;
 mod log;
 mod machine;
 pub mod memory;
 mod policy;
+mod report;
 mod task;
 mod work;
 
@@ -48,12 +53,13 @@ pub use self::{
         allocate_lines, disable_line, enable_line, enable_lines, free_line, interrupt, request_line,
     },
     lock::{RawLock, Rw},
+    lock_order::{pass, Class},
     log::{keep_log, log, take_log},
     machine::{abandon, now, run, switches},
     policy::{point, search, searched, stall, take_stall, Policy, Rng},
     task::{
-        block, change_atomic, current, is_atomic, join, might_sleep, signal, sleep, spawn,
-        take_longest_wait, under_way, wait_for, wait_until, wake,
+        block, change_atomic, count_step, current, is_atomic, join, might_sleep, signal, sleep,
+        spawn, take_longest_call, take_longest_wait, timed, under_way, wait_for, wait_until, wake,
     },
     work::Work,
 };

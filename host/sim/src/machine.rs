@@ -6,6 +6,7 @@ use std::{
     cell::{Cell, RefCell},
     panic::{self, AssertUnwindSafe},
     rc::Rc,
+    time::{Duration, Instant},
 };
 
 use corosensei::CoroutineResult;
@@ -13,10 +14,16 @@ use corosensei::CoroutineResult;
 use crate::{
     hardware::{detach, run_device},
     irq::{self, Line},
-    memory, policy,
+    lock_order, memory, policy, report,
     task::{self, signal, spawn_as, Kind, State, Task},
     Nanos, Policy, TaskId, Work,
 };
+
+/// Limit on the virtual time of a machine: ten days. The longest test takes 20 hours.
+const MOST_TIME: Nanos = 10 * 86_400 * 1_000_000_000;
+
+/// Limit on its time. The slowest one takes seconds.
+const MOST_REAL_TIME: Duration = Duration::from_secs(300);
 
 #[derive(Default)]
 pub(crate) struct World {
@@ -37,6 +44,13 @@ pub(crate) struct World {
     last: TaskId,
     switches: u64,
     is_abandoned: bool,
+}
+
+impl World {
+    /// Returns the current task.
+    pub(crate) fn current_task(&mut self) -> Option<&mut Task> {
+        self.tasks.get_mut(task::current())
+    }
 }
 
 thread_local! {
@@ -70,10 +84,13 @@ pub fn abandon() -> ! {
 ///
 /// # Panics
 ///
-/// If a task panics, or if no task can run before `f` has returned.
+/// If a task panics, if no task can run before `f` has returned, or if that takes too long.
 pub fn run<R: 'static>(policy: Policy, f: impl FnOnce() -> R) -> Option<R> {
     let _clean = Clean;
+    report::install();
+    lock_order::start();
     policy::set(policy);
+    let start = Instant::now();
     let result = Rc::new(Cell::new(None));
     let place = result.clone();
     let f: Box<dyn FnOnce() + '_> = Box::new(move || place.set(Some(f())));
@@ -82,6 +99,8 @@ pub fn run<R: 'static>(policy: Policy, f: impl FnOnce() -> R) -> Option<R> {
     let main = spawn_as("main", Kind::Thread, f);
     while world(|world| world.tasks[main].state != State::Done) {
         step();
+        let is_late = switches() % 4096 == 0 && start.elapsed() > MOST_REAL_TIME;
+        assert!(!is_late && now() < MOST_TIME, "no end: {}", describe());
         if world(|world| world.is_abandoned) {
             return None;
         }
@@ -297,6 +316,7 @@ fn resume(id: TaskId) {
         }
         Err(payload) => {
             world(|world| world.tasks[id].state = State::Done);
+            report::clear();
             panic::resume_unwind(payload);
         }
     }
@@ -327,12 +347,11 @@ fn ended(id: TaskId) {
     signal(place);
 }
 
+/// Returns the names of the tasks that have not ended.
 fn describe() -> String {
     world(|world| {
-        let blocked = world
-            .tasks
-            .iter()
-            .filter(|task| task.state == State::Blocked);
-        blocked.map(|task| task.name).collect::<Vec<_>>().join(", ")
+        let left = world.tasks.iter().filter(|task| task.state != State::Done);
+        let names: Vec<_> = left.map(|task| task.name).collect();
+        names.join(", ")
     })
 }

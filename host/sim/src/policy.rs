@@ -175,6 +175,7 @@ pub(crate) fn choose(choices: usize, last: Option<usize>) -> Option<usize> {
 /// and completion has one.
 #[inline]
 pub fn point() {
+    task::count_step();
     if PREEMPTS.get() && task::is_running() && !std::thread::panicking() {
         maybe_preempt();
     }

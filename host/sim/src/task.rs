@@ -7,8 +7,9 @@ use std::cell::{Cell, RefCell};
 use corosensei::{stack::DefaultStack, Coroutine, Yielder};
 
 use crate::{
+    lock_order::Class,
     machine::{now, world},
-    Nanos, TaskId, Work,
+    report, Nanos, TaskId, Work,
 };
 
 /// Size of a task's stack in bytes.
@@ -39,6 +40,18 @@ pub(crate) enum Kind {
     Work(*mut Work),
 }
 
+impl Kind {
+    /// What others wait for until the task ends.
+    fn class(self) -> Option<Class> {
+        match self {
+            Self::Thread => None,
+            Self::Handler(line) | Self::IrqThread(line) => Some(Class::Line(line)),
+            // SAFETY: The work item is alive while it runs.
+            Self::Work(work) => Some(unsafe { (*work).class() }),
+        }
+    }
+}
+
 pub(crate) struct Task {
     pub(crate) name: &'static str,
     pub(crate) body: Option<Body>,
@@ -49,9 +62,26 @@ pub(crate) struct Task {
     /// Number of spinlocks that the task holds, plus one in a handler.
     atomic: u32,
     pub(crate) kind: Kind,
+    /// What it holds, in the order in which it was taken.
+    pub(crate) held: Vec<Class>,
+}
+
+/// Limit on the [steps](count_step) of a task that must not sleep. Some take 100 ns, so that interrupts are off for a millisecond.
+const MOST_IN_ATOMIC: u32 = 10_000;
+
+/// Limit on those of a task between two sleeps: 100 ms of a CPU, where others may wait for a mutex.
+const MOST: u32 = 1_000_000;
+
+/// The steps of the current task since its last sleep, and since it is in atomic context.
+#[derive(Clone, Copy, Default)]
+struct Steps {
+    all: u32,
+    in_atomic: u32,
 }
 
 thread_local! {
+    static STEPS: Cell<Steps> = const { Cell::new(Steps { all: 0, in_atomic: 0 }) };
+    static LONGEST_CALL: Cell<(&'static str, Nanos)> = const { Cell::new(("", 0)) };
     static CURRENT: Cell<TaskId> = const { Cell::new(NO_TASK) };
     static STACKS: RefCell<Vec<DefaultStack>> = const { RefCell::new(Vec::new()) };
     static LONGEST: Cell<Nanos> = const { Cell::new(0) };
@@ -72,6 +102,7 @@ pub(crate) fn spawn_as(name: &'static str, kind: Kind, f: Box<dyn FnOnce()>) -> 
             yielder: std::ptr::null(),
             atomic: matches!(kind, Kind::Handler(_)).into(),
             kind,
+            held: kind.class().into_iter().collect(),
         };
         match world.free.pop() {
             Some(id) => {
@@ -118,6 +149,7 @@ pub(crate) fn recycle(stack: DefaultStack) {
 
 /// Sets the current task, if any.
 pub(crate) fn set_current(task: Option<TaskId>) {
+    STEPS.take();
     CURRENT.set(task.unwrap_or(NO_TASK));
 }
 
@@ -135,12 +167,53 @@ pub(crate) fn is_running() -> bool {
 pub(crate) fn switch() {
     if std::thread::panicking() {
         // The message of the panic was printed. A woken task would run in a machine that has stopped.
-        eprintln!("a task waits while its panic unwinds");
-        std::process::abort();
+        report::abort("a task waits while its panic unwinds");
     }
     let yielder = world(|world| world.tasks[CURRENT.get()].yielder);
+    let steps = STEPS.get();
     // SAFETY: The yielder is that of the running coroutine.
     unsafe { (*yielder).suspend(()) };
+    STEPS.set(steps);
+}
+
+/// Counts a step of the current task: a [point](crate::point), or a round of a loop.
+///
+/// # Panics
+///
+/// If it has made too many without a sleep.
+pub fn count_step() {
+    let mut steps = STEPS.get();
+    steps.all += 1;
+    steps.in_atomic += 1;
+    STEPS.set(steps);
+    if steps.in_atomic > MOST_IN_ATOMIC {
+        if is_atomic() {
+            STEPS.take();
+            panic!("{MOST_IN_ATOMIC} steps in atomic context");
+        }
+        steps.in_atomic = 0;
+        STEPS.set(steps);
+    }
+    if steps.all > MOST {
+        STEPS.take();
+        panic!("{MOST} steps without a sleep");
+    }
+}
+
+/// Calls `f`, and notes its duration.
+pub fn timed<R>(what: &'static str, f: impl FnOnce() -> R) -> R {
+    let start = now();
+    let result = f();
+    let took = now() - start;
+    if took > LONGEST_CALL.get().1 {
+        LONGEST_CALL.set((what, took));
+    }
+    result
+}
+
+/// Returns name and duration of the longest [timed] call since the last call.
+pub fn take_longest_call() -> (&'static str, Nanos) {
+    LONGEST_CALL.replace(("", 0))
 }
 
 /// Returns whether the task must not sleep.
@@ -151,7 +224,11 @@ pub fn is_atomic() -> bool {
 /// Adds `by`, which may be negative, to the number of spinlocks that the task holds.
 pub fn change_atomic(by: i32) {
     world(|world| {
-        if let Some(task) = world.tasks.get_mut(CURRENT.get()) {
+        if let Some(task) = world.current_task() {
+            if task.atomic == 0 {
+                let all = STEPS.get().all;
+                STEPS.set(Steps { all, in_atomic: 0 });
+            }
             task.atomic = task
                 .atomic
                 .checked_add_signed(by)
@@ -176,6 +253,7 @@ pub fn block(deadline: Option<Nanos>) -> bool {
         task.timed_out = false;
     });
     switch();
+    STEPS.take();
     world(|world| !world.tasks[current].timed_out)
 }
 

@@ -2,7 +2,10 @@
 
 //! Work items, which may be delayed.
 
+use std::cell::Cell;
+
 use crate::{
+    lock_order::{pass, Class},
     machine::{now, world},
     task::{might_sleep, wait_for},
     Nanos,
@@ -15,6 +18,11 @@ pub struct Work {
     pub(crate) due: Option<Nanos>,
     pub(crate) is_running: bool,
     disabled: u32,
+    number: u64,
+}
+
+thread_local! {
+    static NUMBERS: Cell<u64> = const { Cell::new(0) };
 }
 
 impl Work {
@@ -26,7 +34,12 @@ impl Work {
             due: None,
             is_running: false,
             disabled: 0,
+            number: NUMBERS.replace(NUMBERS.get() + 1),
         }
+    }
+
+    pub(crate) fn class(&self) -> Class {
+        Class::Work(self.number)
     }
 
     fn set_due(&mut self, due: Nanos) {
@@ -72,6 +85,7 @@ impl Work {
     /// Disables the item, and waits until it does not run.
     pub fn disable_sync(&mut self) {
         might_sleep("waiting for work");
+        pass(self.class());
         self.disable();
         let this: *mut Self = self;
         // SAFETY: The item exists, as the owner waits here. The machine changes it meanwhile.

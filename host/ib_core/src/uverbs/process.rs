@@ -44,7 +44,7 @@ impl Process {
         }
         let file = Rc::new(File {
             device: device.clone(),
-            hw_destroy: Rw::default(),
+            hw_destroy: Rw::new(),
             context: Cell::new(null_mut()),
             objects: RefCell::default(),
             ended: RefCell::default(),
@@ -66,7 +66,11 @@ impl Process {
         device.calls.set(device.calls.get() + 1);
         sim::point();
         let raw = device.raw.get();
-        let result = if raw.is_null() { Err(EIO) } else { f(raw) };
+        let result = if raw.is_null() {
+            Err(EIO)
+        } else {
+            sim::timed("a call of a program", || f(raw))
+        };
         device.calls.set(device.calls.get() - 1);
         sim::signal(Rc::as_ptr(device) as usize);
         sim::point();

@@ -118,7 +118,7 @@ impl Slot {
 
     fn locked<R>(&self, f: impl FnOnce() -> R) -> R {
         self.lock.lock(true);
-        let result = f();
+        let result = sim::timed("a call of the bus", f);
         self.lock.unlock(true);
         result
     }
