@@ -66,11 +66,11 @@ pub(crate) struct Task {
     pub(crate) held: Vec<Class>,
 }
 
-/// Limit on the [steps](count_step) of a task that must not sleep. Some take 100 ns, so that interrupts are off for a millisecond.
-const MOST_IN_ATOMIC: u32 = 10_000;
+/// Limit on the [steps](count_step) of a task that must not sleep. With 100 ns each, interrupts are off for 50 us.
+const MOST_IN_ATOMIC: u32 = 500;
 
-/// Limit on those of a task between two sleeps: 100 ms of a CPU, where others may wait for a mutex.
-const MOST: u32 = 1_000_000;
+/// Limit on those of a task between two sleeps: 10 ms of a CPU. The flush of a deep queue takes a third of them.
+const MOST: u32 = 100_000;
 
 /// The steps of the current task since its last sleep, and since it is in atomic context.
 #[derive(Clone, Copy, Default)]

@@ -330,6 +330,7 @@ fn the_device_is_unplugged_at_each_step() {
                 sim::sleep(SECOND / 2);
                 let is_gone = |rig: &Rig| !rig.device().plugged;
                 if is_gone(rig) {
+                    rig.slot.lose_power();
                     rig.shared.with(|device, machine, _| device.plug(machine));
                 }
             }

@@ -192,7 +192,7 @@ impl pci_dev {
         }
     }
 
-    fn decodes(&self) -> bool {
+    pub fn decodes(&self) -> bool {
         let registers = self.registers.get();
         let has_memory = u32::from(registers.command) & PCI_COMMAND_MEMORY != 0;
         has_memory && registers.bars == Configuration::DETECTED.bars

@@ -357,7 +357,11 @@ impl Slot {
             status = Vote::Recovered.merge(self.locked(|| {
                 if self.set_channel(normal) {
                     // SAFETY: As above.
-                    Vote::of(unsafe { handlers.slot_reset.unwrap()(self.raw()) })
+                    let vote = Vote::of(unsafe { handlers.slot_reset.unwrap()(self.raw()) });
+                    if self.pdev.is_readable() && !self.pdev.decodes() {
+                        crate::warn("slot_reset restores no configuration".into());
+                    }
+                    vote
                 } else {
                     Vote::None
                 }
