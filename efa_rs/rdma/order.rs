@@ -11,8 +11,10 @@ use core::mem::replace;
 use kernel::{
     io::poll::read_poll_timeout,
     sync::atomic::{
+        Acquire,
         Atomic,
-        Relaxed, //
+        Relaxed,
+        Release, //
     },
     time::Delta, //
 };
@@ -36,32 +38,53 @@ const TAKEN: u32 = 1;
 const LEFT: u32 = 2;
 
 /// The place of a device in the order of numbers: the index of a shared word with the place's state.
-pub(super) struct Place(usize);
+/// The first shared word is taken by the device whose turn to be registered it is.
+pub(super) struct Place {
+    index: usize,
+    has_turn: bool,
+}
 
 impl Place {
     /// Makes the place of a device that was never registered.
     pub(super) fn new() -> Self {
-        Self(NONE)
+        Self {
+            index: NONE,
+            has_turn: false,
+        }
     }
 
-    /// Waits until no device is expected back before this one, for at most [`PATIENCE`], and takes
-    /// the place of the lowest number. Returns whether it is the previous one.
+    /// Waits until no device is expected back before this one, and none is being registered, for at
+    /// most [`PATIENCE`]. Takes the place of the lowest number, and the turn until
+    /// [`Self::end_turn`]. Returns whether it is the previous place.
     pub(super) fn take(&mut self) -> bool {
-        let words = shared_words();
-        let before = || words.get(..self.0).into_iter().flatten();
-        let is_left = || Ok(before().any(|state| state.load(Relaxed) == LEFT));
-        if read_poll_timeout(is_left, |is_left| !is_left, POLL_INTERVAL, PATIENCE).is_err() {
+        let [turn, places @ ..] = shared_words();
+        let before = || places.get(..self.index).into_iter().flatten();
+        let is_turn = || {
+            let is_left = before().any(|state| state.load(Relaxed) == LEFT);
+            Ok(!is_left && turn.cmpxchg(FREE, TAKEN, Acquire).is_ok())
+        };
+        self.has_turn = read_poll_timeout(is_turn, |turn| *turn, POLL_INTERVAL, PATIENCE).is_ok();
+        if !self.has_turn {
             before().for_each(expect_no_longer);
         }
         let take = |state: &Atomic<u32>| state.xchg(TAKEN, Relaxed) != TAKEN;
-        let place = words.iter().position(take).unwrap_or(NONE);
-        let previous = replace(&mut self.0, place);
+        let place = places.iter().position(take).unwrap_or(NONE);
+        let previous = replace(&mut self.index, place);
         previous == place || previous == NONE
+    }
+
+    /// Ends the turn of a device that was registered.
+    pub(super) fn end_turn(&mut self) {
+        let [turn, ..] = shared_words();
+        if replace(&mut self.has_turn, false) {
+            turn.store(FREE, Release);
+        }
     }
 
     /// Leaves the place, as the device is being unregistered.
     pub(super) fn leave(&self) {
-        if let Some(state) = shared_words().get(self.0) {
+        let [_, places @ ..] = shared_words();
+        if let Some(state) = places.get(self.index) {
             state.store(LEFT, Relaxed);
         }
     }
@@ -69,8 +92,9 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let words = shared_words();
-        words.get(self.0).into_iter().for_each(expect_no_longer);
+        let [_, places @ ..] = shared_words();
+        let own = places.get(self.index);
+        own.into_iter().for_each(expect_no_longer);
     }
 }
 

@@ -194,13 +194,16 @@ impl<'data, P: Provider> Registered<'data, P> {
         let does_dma = unsafe { !(*parent).dma_parms.is_null() };
         let dma_device = if does_dma { parent } else { null_mut() };
 
-        home.with_name(|name, assigned| {
+        let result = home.with_name(|name, assigned| {
             // SAFETY: The device is valid, and not registered yet.
             unsafe { (*device).name_assign_type = assigned };
             // SAFETY: The device is set up; `parent` is bound, and this is dropped before it is unbound.
             to_result(unsafe { ffi::ib_register_device(device, name, dma_device) })
-        })
-        .inspect_err(|_| home.place().lock().leave())?;
+        });
+        let mut place = home.place().lock();
+        place.end_turn();
+        result.inspect_err(|_| place.leave())?;
+        drop(place);
         // INVARIANT: The registration has just succeeded.
         self.is_registered = true;
         Ok(())
