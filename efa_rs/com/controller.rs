@@ -222,7 +222,9 @@ impl<'bound> Inner<'bound> {
         if session.epoch().is_halted() {
             return;
         }
-        // Interrupt handlers ring doorbells, which the device does not accept during a reset.
+        // Interrupt handlers and clients ring doorbells, which the device does not accept during a
+        // reset.
+        session.epoch().close();
         session.close();
         session.epoch().end(self.function.stop(reason));
         session.wake_waiters();

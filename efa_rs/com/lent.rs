@@ -35,10 +35,12 @@ const MAX_REFUSED: u32 = 64;
 
 /// The device may use memory.
 const RUNNING: u32 = 0;
+/// The device is being stopped, and may use memory. It gets no more work requests.
+const CLOSED: u32 = 1;
 /// The device is no bus master, and was not reset.
-const HALTED: u32 = 1;
+const HALTED: u32 = 2;
 /// The device was reset, or is gone.
-const STOPPED: u32 = 2;
+const STOPPED: u32 = 3;
 
 /// An object that stops a device.
 pub(super) trait Halt<'bound>: Send + Sync {
@@ -75,6 +77,11 @@ impl<'bound> Epoch<'bound> {
         Ok(Arc::new(epoch, GFP_KERNEL)?)
     }
 
+    /// Notes that the device is about to be stopped.
+    pub(super) fn close(&self) {
+        self.state.store(CLOSED, Release);
+    }
+
     /// Ends the epoch: the device was reset, or else is no longer a bus master.
     pub(super) fn end(&self, was_reset: bool) {
         self.state
@@ -89,6 +96,13 @@ impl<'bound> Epoch<'bound> {
     /// Returns whether the device can no longer write to memory of the session.
     #[inline]
     pub(crate) fn is_halted(&self) -> bool {
+        self.state.load(Acquire) >= HALTED
+    }
+
+    /// Returns whether the device accepts no work requests, as it is being stopped, or was.
+    #[inline]
+    #[cfg(kverbs)]
+    pub(crate) fn is_closed(&self) -> bool {
         self.state.load(Acquire) != RUNNING
     }
 

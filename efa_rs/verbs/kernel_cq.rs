@@ -338,10 +338,10 @@ impl<'a> KernelCq<'a> {
         }
     }
 
-    /// Returns whether the device was stopped.
+    /// Returns whether the device accepts no work requests.
     #[inline]
-    pub(super) fn is_halted(&self) -> bool {
-        self.epoch.is_halted()
+    pub(super) fn is_closed(&self) -> bool {
+        self.epoch.is_closed()
     }
 
     /// Stops the device: see [`Epoch::halt`].
@@ -398,7 +398,7 @@ impl<'a> KernelCq<'a> {
         if polled.is_flushing {
             self.health.expect_flush();
         }
-        if self.is_halted() {
+        if self.is_closed() {
             // The bus may have the function. The client polls what is flushed.
             return Ok(());
         }

@@ -263,7 +263,7 @@ impl<'a> KernelQp<'a> {
         if !is_ready {
             return Err(EINVAL);
         }
-        if self.send_cq.is_halted() {
+        if self.send_cq.is_closed() {
             requests.close();
             return Ok(true);
         }

@@ -253,6 +253,8 @@ impl pci_dev {
         if self.flr == Flr::Unsupported || !self.is_readable() {
             return -ENOTTY;
         }
+        // The kernel waits for pending transactions first. A write that has been under way ends here.
+        sim::sleep(JIFFY);
         let before = self.access.replace(Access::Nothing);
         sim::sleep(self.reset_time);
         let is_ready = self.flr == Flr::Works;
