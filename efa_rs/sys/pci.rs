@@ -316,9 +316,9 @@ impl<'bound, T: Driver> Adapted<'bound, T> {
                 unsafe { Running::new(&wakers.monitor, Self::monitor, data.cast()) }
             },
             working: {
-                // SAFETY: As above.
+                // SAFETY: `this` points to the memory of the value that is being initialized.
                 let data = unsafe { &raw const (*this.as_ptr()).data };
-                // SAFETY: As above.
+                // SAFETY: The data is as said for `monitoring`.
                 unsafe { Running::new(&wakers.work, Self::work, data.cast()) }
             },
             _: {

@@ -428,8 +428,9 @@ impl<'a> Mr<'a> {
     ///
     /// # Errors
     ///
-    /// - [`EINVAL`] if the region is not for fast registration, or its keys have changed in more than the
-    ///   generation. Also if the pages do not cover the length, or the access is not supported.
+    /// - [`EINVAL`] if the region is not for fast registration.
+    /// - [`EINVAL`] if its keys have changed in more than the generation.
+    /// - [`EINVAL`] if the pages do not cover the length, or the access is not supported.
     #[cfg(kverbs)]
     pub(super) fn fast_reg(&self, wr: &MrRegistration<'_, Self>) -> Result<FastMrRegReq> {
         let Memory::Fast(pages) = &self.memory else {
@@ -610,8 +611,8 @@ fn keys(registered: &RegMrResponse) -> MrKeys {
     }
 }
 
-/// Returns the interconnects through which the device reaches a region, as in `struct efa_mr_object`: a mask of
-/// the valid ids, and the ids for receives, and for RDMA reads and writes of peers.
+/// Returns the interconnects through which the device reaches a region, as in `struct efa_mr_object`.
+/// These are a mask of the valid ids, and the ids for receives, RDMA reads and RDMA writes of peers.
 fn interconnects(registered: &RegMrResponse) -> [u16; 4] {
     let validity = registered.validity;
     [
