@@ -66,8 +66,8 @@ pub(crate) struct Task {
     pub(crate) held: Vec<Class>,
 }
 
-/// Limit on the [steps](count_step) of a task that must not sleep. With 100 ns each, interrupts are off for 50 us.
-const MOST_IN_ATOMIC: u32 = 500;
+/// Limit on the [steps](count_step) of a task that must not sleep. With 100 ns each, interrupts are off for 0.2 ms.
+const MOST_IN_ATOMIC: u32 = 2_000;
 
 /// Limit on those of a task between two sleeps: 10 ms of a CPU. The flush of a deep queue takes a third of them.
 const MOST: u32 = 100_000;

@@ -312,21 +312,6 @@ fn each_recovery_of_the_bus_ends() {
     }
 }
 
-/// A program has many queues of one vector when the device fails. All of them are woken.
-#[test]
-fn many_queues_are_woken_in_slices() {
-    run_without_end(|rig| {
-        rig.probe().unwrap();
-        let program = Program::new().unwrap();
-        let create = |_| program.create_cq(16, true, None).ok();
-        let queues: Vec<_> = (0..1000).map_while(create).collect();
-        assert!(queues.len() > 500, "{} queues", queues.len());
-        rig.die(Death::default());
-        sim::sleep(10 * SECOND);
-        drop(queues);
-    });
-}
-
 /// A peer with the old key would access the new region.
 #[test]
 fn the_key_of_revoked_memory_stays_in_use() {
