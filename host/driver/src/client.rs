@@ -357,7 +357,7 @@ impl Objects {
     /// Checks the messages that have arrived, and frees the slots of requests that have completed.
     fn check_messages(&self) {
         let mut messages = self.messages.borrow_mut();
-        let has_ended = |request: &Box<Request>| request.status.get().is_some();
+        let has_ended = |request: &Request| request.status.get().is_some();
         for slot in 0..SLOTS {
             messages.sends[slot].take_if(|request| has_ended(request));
             let Some(request) = messages.recvs[slot].take_if(|request| has_ended(request)) else {
