@@ -213,7 +213,7 @@ impl Slot {
     ///
     /// # Errors
     ///
-    /// Those of the reset. The driver is told of its end in any case.
+    /// Those of the reset. The driver is notified of its end in any case.
     pub fn reset(&self) -> Result {
         if self.pdev.flr == Flr::Unsupported {
             return Err(crate::error::code::ENOTTY);
@@ -306,7 +306,7 @@ impl Slot {
         self.set_channel(bindings::pci_channel_io_perm_failure);
     }
 
-    /// Takes the power from the function for a moment, which neither bus nor driver is told.
+    /// Removes the power of the function for a moment, which neither bus nor driver notices.
     pub fn lose_power(&self) {
         self.pdev.lose_power();
     }
@@ -330,7 +330,7 @@ impl Slot {
         };
         let mut status = Vote::CanRecover.merge(vote).merge(neighbour.detected);
         if status == Vote::CanRecover {
-            // Nobody has to look at registers first.
+            // No driver has to read registers first.
             status = Vote::Recovered;
         }
         if is_fatal || status == Vote::NeedReset {
@@ -341,7 +341,7 @@ impl Slot {
                     reset()
                 })
             } else {
-                // The driver has not been told that a neighbour needs a reset.
+                // The driver does not know that a neighbour needs a reset.
                 reset()
             };
             if !is_reset {
