@@ -556,11 +556,12 @@ impl<T: Driver> Adapter<T> {
     unsafe extern "C" fn slot_reset_callback(
         pdev: *mut bindings::pci_dev,
     ) -> bindings::pci_ers_result_t {
-        // SAFETY: By the contract, the device is valid. Its driver may restore its configuration.
-        unsafe { bindings::pci_restore_state(pdev) };
-        // A reset because of another function on the bus is not preceded by `error_detected`.
+        // A reset because of another function on the bus is not preceded by `error_detected`. Before
+        // the driver has noticed it, the function must not be a bus master: it has lost addresses.
         // SAFETY: By the contract, the device is bound, which a reset does not change.
         unsafe { Self::with_pci_data(pdev, |this| T::quiesce(this)) };
+        // SAFETY: By the contract, the device is valid. Its driver may restore its configuration.
+        unsafe { bindings::pci_restore_state(pdev) };
         bindings::pci_ers_result_PCI_ERS_RESULT_RECOVERED
     }
 
