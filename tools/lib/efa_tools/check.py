@@ -231,8 +231,8 @@ def fast(renew=False):
 def everything():
     """make check-all: make check, and the functional tests that take longer.
 
-    These are the C driver in full, the second kernel configuration, bad networks, recovery, peer memory, random lives of the driver as a
-    program, and the tests of the tools that boot guests.
+    These are the C driver in full, the second kernel configuration, bad networks, recovery and peer memory. Then random lives of the
+    driver as a program, and the tests of the tools that boot guests.
     """
     cloud, stock = toolroot.FLAVOURS
     following = toolroot.NEXT

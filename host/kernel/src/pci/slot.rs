@@ -341,15 +341,21 @@ impl Slot {
                     reset()
                 })
             } else {
-                // The driver does not know that a neighbour needs a reset.
-                reset()
+                // The driver does not know that a neighbour needs a reset. The function is no bus master when it loses
+                // the addresses that the driver has written.
+                let before = self.pdev.registers.get();
+                self.pdev.lose_power();
+                let is_reset = reset();
+                if !is_reset {
+                    self.pdev.set(before);
+                    self.pdev.is_lost.set(false);
+                }
+                is_reset
             };
             if !is_reset {
                 status = Vote::Disconnect;
             } else if is_fatal {
                 self.pdev.set(Configuration::RESET);
-            } else {
-                self.pdev.lose_power();
             }
         }
         let normal = bindings::pci_channel_io_normal;
