@@ -29,7 +29,7 @@ pub(crate) struct Pages {
 impl Drop for Pages {
     fn drop(&mut self) {
         // SAFETY: `allocate` returned the pages for this length and alignment, and nothing refers to them any more.
-        unsafe { sim::memory::free(self.start, self.length, PAGE_SIZE) };
+        unsafe { sim::memory::free(self.start, self.length, alignment(self.length)) };
     }
 }
 
@@ -53,11 +53,16 @@ pub fn set_in_pieces(on: bool) {
 /// Memory of a program. Its drop unmaps it, but memory that a driver has pinned stays allocated.
 pub struct Memory(Rc<Pages>);
 
+/// Alignment by which the page size of a region depends on its place in the memory only, and not on chance.
+fn alignment(length: usize) -> usize {
+    length.next_power_of_two().max(PAGE_SIZE)
+}
+
 impl Memory {
     /// Maps zeroed memory.
     pub fn new(length: usize) -> Self {
         let length = length.next_multiple_of(PAGE_SIZE);
-        let start = sim::memory::allocate(length, PAGE_SIZE);
+        let start = sim::memory::allocate(length, alignment(length));
         let pages = Rc::new(Pages { start, length });
         PAGES.with(|all| all.borrow_mut().insert(start as usize, pages.clone()));
         Self(pages)
