@@ -88,8 +88,8 @@ const MAX_COMPLETION_TIMEOUT_MS: u32 = 30_000;
 /// dead, the first command that times out closes the queue.
 const SLOT_TIMEOUTS: Jiffies = 2;
 
-/// Time that a working device never takes for a command, in milliseconds: a fifteenth of the default
-/// timeout. EC2's devices were not measured.
+/// Time in milliseconds after which a command counts as slow: a fifteenth of the default timeout.
+/// EC2's devices were not measured.
 const SLOW_MS: u32 = 2_000;
 
 /// Time during which each command may take longer than [`SLOW_MS`]. Then the device has failed, so
