@@ -94,10 +94,10 @@ fn a_machine_without_end_is_ended() {
 #[test]
 #[ignore = "a_panic_that_aborts_is_reported runs it"]
 fn panics_in_a_callback() {
-    extern "C" fn callback() {
+    extern "C" fn callback(_: u32) {
         panic!("the message");
     }
-    sim::run(Policy::Sequential, || callback());
+    sim::run(Policy::Sequential, || callback(0));
 }
 
 #[test]
