@@ -46,7 +46,10 @@ pub(crate) use self::{
     controller::Controller,
     error::CommandError,
     health::Cause,
-    lent::Lent,
+    lent::{
+        Lent,
+        Loan, //
+    },
     life::Service,
     page_list::Pages,
     reclaim::{

@@ -81,8 +81,8 @@ impl<'bound> Rings<'bound> {
 
     /// Gives the rings to the device, which uses them until its next reset.
     pub(super) fn start(&self, registers: &Registers<'_>, msix_vector: u8) {
-        self.submissions.lend_until_stop();
-        self.completions.lend_until_stop();
+        self.submissions.loan().lend_until_stop();
+        self.completions.loan().lend_until_stop();
 
         let address = self.submissions.dma_address();
         registers.write_address(Register::AqBaseLo, Register::AqBaseHi, address);

@@ -165,7 +165,7 @@ impl<'bound> Aenq<'bound> {
     /// Gives the ring to the device until its next reset. The device reports no events until groups
     /// are enabled.
     pub(super) fn start(&self, msix_vector: u8) {
-        self.entries.lend_until_stop();
+        self.entries.loan().lend_until_stop();
         self.registers.write_address(
             Register::AenqBaseLo,
             Register::AenqBaseHi,

@@ -123,7 +123,7 @@ impl<'bound> EventQueue<'bound> {
     pub(super) fn new(parts: &Parts<'_, 'bound>, vector: u8, depth: u32) -> Result<Self> {
         let dev = parts.device.dev();
         let ring = Lent::new(parts.epoch, "an event queue", Ring::new(dev, depth)?)?;
-        let eqn = ring.lend(|| parts.admin.create_eq(&ring.entries, vector))?;
+        let eqn = ring.loan().lend(|| parts.admin.create_eq(&ring.entries, vector))?;
         let subscribers = Subscribers::new()?;
         let handler = Handler {
             device: parts.device.clone(),

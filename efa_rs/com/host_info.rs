@@ -60,14 +60,14 @@ pub(super) fn send<'bound>(
     buffer.write(0, &bytes);
 
     let buffer = Lent::new(epoch, "the host information", buffer)?;
-    buffer.lend(|| {
+    buffer.loan().lend(|| {
         admin.set_feature_from_buffer(
             FeatureId::HostInfo,
             buffer.dma_address(),
             HostInfo::SIZE as u32,
         )
     })?;
-    buffer.mark_released();
+    buffer.loan().mark_released();
     Ok(())
 }
 

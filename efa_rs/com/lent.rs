@@ -18,12 +18,16 @@ use kernel::{
 use super::{
     error::CommandError,
     health::Cause,
-    quarantine::Quarantine, //
+    quarantine::{
+        Block,
+        Quarantine, //
+    }, //
 };
 use crate::{
     hw::admin::NoData,
     sys::atomic::{
         Acquire,
+        AtomicBool,
         AtomicU32,
         Release, //
     }, //
@@ -141,15 +145,120 @@ impl<'bound> Epoch<'bound> {
     }
 }
 
-/// Memory for the device.
+/// The state of memory for the device.
 ///
 /// Once it was [lent](Self::lend) it is freed only after the device has released it, or was
 /// stopped; else it is put into quarantine.
+pub(crate) struct Loan<'bound> {
+    what: &'static str,
+    is_lent: AtomicBool,
+    epoch: Arc<Epoch<'bound>>,
+}
+
+impl<'bound> Loan<'bound> {
+    /// Notes that the device has released the memory.
+    pub(crate) fn mark_released(&self) {
+        self.is_lent.store(false, Release);
+    }
+
+    /// Marks the memory as used until the device is stopped. Called before the device gets it.
+    pub(super) fn lend_until_stop(&self) {
+        self.is_lent.store(true, Release);
+    }
+
+    /// Runs the command that lends the memory. After a failure it is not lent, unless the device
+    /// may use it. Then it counts as an object that the device has refused to release.
+    ///
+    /// # Errors
+    ///
+    /// Those of the command.
+    #[inline]
+    pub(crate) fn lend<R>(
+        &self,
+        command: impl FnOnce() -> Result<R, CommandError>,
+    ) -> Result<R, CommandError> {
+        Self::lend_any(Some(self), command)
+    }
+
+    /// Like [`Self::lend`], for a command that may lend no memory.
+    // One copy of the command for all kinds of memory.
+    #[inline]
+    pub(crate) fn lend_any<R>(
+        loan: Option<&Self>,
+        command: impl FnOnce() -> Result<R, CommandError>,
+    ) -> Result<R, CommandError> {
+        if let Some(loan) = loan {
+            loan.lend_until_stop();
+        }
+        command().inspect_err(|error| {
+            if let Some(loan) = loan {
+                loan.was_not_lent(error);
+            }
+        })
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn was_not_lent(&self, error: &CommandError) {
+        if error.device_may_use_memory() {
+            self.epoch.count_refused();
+        } else {
+            self.mark_released();
+        }
+    }
+
+    /// Runs a command that uses the memory, if any, only until it is answered. The memory that the
+    /// same command lends counts a failure.
+    ///
+    /// # Errors
+    ///
+    /// Those of the command.
+    #[inline]
+    pub(crate) fn lend_any_during<R>(
+        loan: Option<&Self>,
+        command: impl FnOnce() -> Result<R, CommandError>,
+    ) -> Result<R, CommandError> {
+        if let Some(loan) = loan {
+            loan.lend_until_stop();
+        }
+        let result = command();
+        match loan {
+            Some(loan) if !matches!(&result, Err(error) if error.device_may_use_memory()) => {
+                loan.mark_released();
+            }
+            _ => (),
+        }
+        result
+    }
+
+    /// Handles the result of the command that releases the memory: see [`Epoch::settle`].
+    pub(crate) fn settle(&self, result: Result<NoData, CommandError>) {
+        if result.is_ok() {
+            self.mark_released();
+        }
+        self.epoch.settle(result);
+    }
+
+    /// Returns whether the memory must be kept when it is dropped.
+    #[inline]
+    fn must_be_kept(&self) -> bool {
+        self.is_lent.load(Acquire) && !self.epoch.is_stopped()
+    }
+
+    /// Keeps the memory until the device was stopped.
+    #[cold]
+    #[inline(never)]
+    fn keep(&self, memory: Block<'bound>) {
+        let epoch = &self.epoch;
+        let is_stopped = || epoch.is_stopped();
+        epoch.quarantine.keep(self.what, memory, &is_stopped);
+    }
+}
+
+/// Memory for the device, with its [state](Loan).
 pub(crate) struct Lent<'bound, T: Send + Sync + 'bound> {
     memory: Arc<T>,
-    what: &'static str,
-    is_lent: Atomic<bool>,
-    epoch: Arc<Epoch<'bound>>,
+    loan: Loan<'bound>,
 }
 
 impl<'bound, T: Send + Sync + 'bound> Lent<'bound, T> {
@@ -164,68 +273,18 @@ impl<'bound, T: Send + Sync + 'bound> Lent<'bound, T> {
         memory: Arc<T>,
     ) -> Result<Self> {
         epoch.quarantine.reserve()?;
-        Ok(Self {
-            memory,
+        let loan = Loan {
             what,
-            is_lent: Atomic::new(false),
+            is_lent: AtomicBool::new(false),
             epoch: epoch.clone(),
-        })
+        };
+        Ok(Self { memory, loan })
     }
 
-    /// Notes that the device has released the memory.
-    pub(crate) fn mark_released(&self) {
-        self.is_lent.store(false, Relaxed);
-    }
-
-    /// Marks the memory as used until the device is stopped. Called before the device gets it.
-    pub(super) fn lend_until_stop(&self) {
-        self.is_lent.store(true, Relaxed);
-    }
-
-    /// Runs the command that lends the memory. After a failure it is not lent, unless the device
-    /// may use it. Then it counts as an object that the device has refused to release.
-    ///
-    /// # Errors
-    ///
-    /// Those of the command.
-    pub(crate) fn lend<R>(
-        &self,
-        command: impl FnOnce() -> Result<R, CommandError>,
-    ) -> Result<R, CommandError> {
-        self.lend_until_stop();
-        command().inspect_err(|error| {
-            if error.device_may_use_memory() {
-                self.epoch.count_refused();
-            } else {
-                self.mark_released();
-            }
-        })
-    }
-
-    /// Runs a command that uses the memory only until it is answered. The memory that the same
-    /// command lends counts a failure.
-    ///
-    /// # Errors
-    ///
-    /// Those of the command.
-    pub(crate) fn lend_during<R>(
-        &self,
-        command: impl FnOnce() -> Result<R, CommandError>,
-    ) -> Result<R, CommandError> {
-        self.lend_until_stop();
-        let result = command();
-        if !matches!(&result, Err(error) if error.device_may_use_memory()) {
-            self.mark_released();
-        }
-        result
-    }
-
-    /// Handles the result of the command that releases the memory: see [`Epoch::settle`].
-    pub(crate) fn settle(&self, result: Result<NoData, CommandError>) {
-        if result.is_ok() {
-            self.mark_released();
-        }
-        self.epoch.settle(result);
+    /// Returns the state of the memory.
+    #[inline]
+    pub(crate) fn loan(&self) -> &Loan<'bound> {
+        &self.loan
     }
 
     /// Returns the memory, so that its other users can share it.
@@ -244,11 +303,10 @@ impl<'bound, T: Send + Sync + 'bound> Deref for Lent<'bound, T> {
 
 impl<'bound, T: Send + Sync + 'bound> Drop for Lent<'bound, T> {
     fn drop(&mut self) {
-        let (epoch, quarantine) = (&self.epoch, &self.epoch.quarantine);
-        if self.is_lent.load(Relaxed) && !epoch.is_stopped() {
-            quarantine.keep(self.what, self.memory.clone(), &|| epoch.is_stopped());
+        if self.loan.must_be_kept() {
+            self.loan.keep(self.memory.clone());
         } else {
-            quarantine.cancel();
+            self.loan.epoch.quarantine.cancel();
         }
     }
 }

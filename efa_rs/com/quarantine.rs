@@ -26,7 +26,7 @@ use super::statistics::Statistics;
 use crate::sys::log::Limited;
 
 /// A piece of memory.
-type Block<'bound> = Arc<dyn Send + Sync + 'bound>;
+pub(super) type Block<'bound> = Arc<dyn Send + Sync + 'bound>;
 
 /// Memory that is kept until the device has been reset, at the latest until unbind, which ends its
 /// bus mastering.

@@ -104,15 +104,30 @@ impl<'bound> Reclaim<'bound> {
         register: impl Fn() -> Result<R, CommandError>,
         keys: impl Fn(&R) -> (u32, u32),
     ) -> Result<R, CommandError> {
+        let mut last = None;
+        self.find_new_key(&mut || {
+            let registered = register()?;
+            let keys = keys(&registered);
+            last = Some(registered);
+            Ok(keys)
+        })?;
+        last.ok_or(CommandError::InvalidResponse)
+    }
+
+    // One copy for all commands.
+    #[inline(never)]
+    fn find_new_key(
+        &self,
+        register: &mut dyn FnMut() -> Result<(u32, u32), CommandError>,
+    ) -> Result<(), CommandError> {
         let mut aside = KVec::new();
         let result = loop {
-            let registered = match register() {
-                Ok(registered) => registered,
-                error => break error,
+            let (l_key, r_key) = match register() {
+                Ok(keys) => keys,
+                Err(error) => break Err(error),
             };
-            let (l_key, r_key) = keys(&registered);
             if self.keys.lock().get(&r_key).is_none() {
-                break Ok(registered);
+                break Ok(());
             }
             let is_kept = aside.len() < MAX_ASIDE && aside.push(l_key, GFP_KERNEL).is_ok();
             if !is_kept {

@@ -176,7 +176,7 @@ impl<'a> EventCounter<'a> {
         };
         let value = Arc::new(value, GFP_KERNEL)?;
         let value = Lent::new(efa.session.epoch(), "a completion counter", value)?;
-        let created = value.lend(|| efa.admin().execute(&command))?;
+        let created = value.loan().lend(|| efa.admin().execute(&command))?;
         Ok(Self {
             handle: created.cntr_handle,
             value,
@@ -188,7 +188,7 @@ impl<'a> EventCounter<'a> {
         let command = DestroyEventCounter {
             cntr_handle: self.handle,
         };
-        self.value.settle(efa.admin().execute(&command));
+        self.value.loan().settle(efa.admin().execute(&command));
     }
 }
 

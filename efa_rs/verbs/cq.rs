@@ -16,18 +16,15 @@ use super::{
 };
 use crate::{
     com::{
-        CommandError,
         CompletionHandler,
         Lent,
+        Loan,
         Subscription, //
     },
-    hw::admin::{
-        cq::{
-            CqCaps1,
-            CqCaps2,
-            CreateCq, //
-        },
-        NoData, //
+    hw::admin::cq::{
+        CqCaps1,
+        CqCaps2,
+        CreateCq, //
     },
     rdma::{
         self,
@@ -93,7 +90,7 @@ enum Ring<'a> {
     Kernel(Arc<KernelCq<'a>>),
 }
 
-impl Ring<'_> {
+impl<'a> Ring<'a> {
     /// Returns the address of the first entry as the device sees it.
     fn dma_address(&self) -> u64 {
         match self {
@@ -104,26 +101,13 @@ impl Ring<'_> {
         }
     }
 
-    /// Executes the command that lends the ring to the device: see [`Lent::lend`].
-    fn lend<R>(
-        &self,
-        command: impl FnOnce() -> Result<R, CommandError>,
-    ) -> Result<R, CommandError> {
+    /// Returns the state of the memory.
+    fn loan(&self) -> &Loan<'a> {
         match self {
-            Self::Driver(buffer) => buffer.lend(command),
-            Self::User(umem) => umem.lend(command),
+            Self::Driver(buffer) => buffer.loan(),
+            Self::User(umem) => umem.loan(),
             #[cfg(kverbs)]
-            Self::Kernel(queue) => queue.memory().lend(command),
-        }
-    }
-
-    /// Evaluates the result of the command that destroys the queue: see [`Lent::settle`].
-    fn settle(&self, result: Result<NoData, CommandError>) {
-        match self {
-            Self::Driver(buffer) => buffer.settle(result),
-            Self::User(umem) => umem.settle(result),
-            #[cfg(kverbs)]
-            Self::Kernel(queue) => queue.memory().settle(result),
+            Self::Kernel(queue) => queue.memory().loan(),
         }
     }
 }
@@ -189,8 +173,8 @@ impl<'a> rdma::CompletionQueue<'a, Verbs> for Cq<'a> {
     }
 
     fn destroy(&self, device: &rdma::Device<Efa<'a>>) {
-        self.ring
-            .settle(device.data().admin().destroy_cq(self.cq_idx));
+        let result = device.data().admin().destroy_cq(self.cq_idx);
+        self.ring.loan().settle(result);
     }
 }
 
@@ -204,7 +188,7 @@ struct Created<'e, 'a> {
 impl Drop for Created<'_, '_> {
     fn drop(&mut self) {
         if let Some(ring) = &self.ring {
-            ring.settle(self.efa.admin().destroy_cq(self.cq_idx));
+            ring.loan().settle(self.efa.admin().destroy_cq(self.cq_idx));
         }
     }
 }
@@ -295,7 +279,7 @@ impl<'a> Cq<'a> {
             uar: context.data().uar,
             ..CreateCq::default()
         };
-        let created = ring.lend(|| efa.admin().create_cq(&create))?;
+        let created = ring.loan().lend(|| efa.admin().create_cq(&create))?;
 
         let mut response = abi::CreateCqResp {
             cq_idx: created.cq_idx,
@@ -406,7 +390,7 @@ impl<'a> Cq<'a> {
             uar: efa.kernel_uar.get(efa.admin())?,
             ..CreateCq::default()
         };
-        let created = ring.lend(|| efa.admin().create_cq(&create))?;
+        let created = ring.loan().lend(|| efa.admin().create_cq(&create))?;
         let mut guard = Created {
             efa,
             cq_idx: created.cq_idx,

@@ -17,6 +17,7 @@ use crate::{
         CommandError,
         KeyPlace,
         Lent,
+        Loan,
         Pages,
         Reclaim, //
     },
@@ -236,10 +237,9 @@ impl<'a> rdma::MemoryRegion<'a, Verbs> for Mr<'a> {
 
     fn deregister(&self, device: &rdma::Device<Efa<'a>>) {
         let efa = device.data();
-        let command = DeregMr { l_key: self.lkey() };
-        let deregister = || efa.admin().execute(&command);
+        let deregister = || efa.deregister_mr(self.lkey());
         match &self.memory {
-            Memory::Process(pages) => pages.memory.settle(deregister()),
+            Memory::Process(pages) => pages.memory.loan().settle(deregister()),
             Memory::DmaBuf(pages) => {
                 let mut kept = pages.memory.keep();
                 let result = match kept.hold().what {
@@ -254,7 +254,7 @@ impl<'a> rdma::MemoryRegion<'a, Verbs> for Mr<'a> {
                     kept.hold().what = Held::Nothing;
                 }
                 drop(kept);
-                pages.memory.settle(result);
+                pages.memory.loan().settle(result);
             }
             #[cfg(kverbs)]
             Memory::All => efa.session.epoch().settle(deregister()),
@@ -262,7 +262,7 @@ impl<'a> rdma::MemoryRegion<'a, Verbs> for Mr<'a> {
             Memory::Fast(pages) => {
                 let result = deregister();
                 if result.is_ok() {
-                    pages.list.mark_released();
+                    pages.list.loan().mark_released();
                 }
                 // A work request may have registered memory of the client.
                 efa.session.epoch().settle_now(result);
@@ -332,7 +332,7 @@ impl<'a> Mr<'a> {
         let pages = memory.pages(efa.attributes().device.page_size_cap, attr.iova);
         let request = Request::new(efa, pd, attr, pages)?;
         let pages = UserPages::new(efa, Arc::new(memory, GFP_KERNEL)?, &request)?;
-        let registered = pages.memory.lend(|| request.execute(efa))?;
+        let registered = pages.memory.loan().lend(|| request.execute(efa))?;
         Ok(Self::registered(&registered, Memory::Process(pages)))
     }
 
@@ -359,6 +359,7 @@ impl<'a> Mr<'a> {
         kept.hold().what = Held::Unknown;
         let registered = pages
             .memory
+            .loan()
             .lend(|| request.execute(efa))
             .inspect_err(|error| {
                 if !error.device_may_use_memory() {
@@ -408,7 +409,7 @@ impl<'a> Mr<'a> {
             max_pages,
         };
         let alloc = || efa.admin().execute(&command);
-        let allocated = pages.list.lend(|| {
+        let allocated = pages.list.loan().lend(|| {
             efa.session
                 .reclaim()
                 .with_new_key(alloc, |mr| (mr.l_key, mr.r_key))
@@ -557,11 +558,8 @@ impl<'a> Request<'a> {
 
     /// Registers the region. The device uses the list of pages only during the command.
     fn execute(&self, efa: &Efa<'_>) -> Result<RegMrResponse, CommandError> {
-        let register = || efa.register_mr(&self.command);
-        match &self.list {
-            Some(list) => list.lend_during(register),
-            None => register(),
-        }
+        let loan = self.list.as_ref().map(Lent::loan);
+        Loan::lend_any_during(loan, || efa.register_mr(&self.command))
     }
 }
 
@@ -571,6 +569,12 @@ impl Efa<'_> {
         self.session
             .reclaim()
             .with_new_key(|| self.admin().execute(command), |mr| (mr.l_key, mr.r_key))
+    }
+
+    // One copy for all kinds of memory.
+    #[inline(never)]
+    fn deregister_mr(&self, l_key: u32) -> Result<NoData, CommandError> {
+        self.admin().execute(&DeregMr { l_key })
     }
 }
 

@@ -17,7 +17,8 @@ use super::{
 use crate::{
     com::{
         CommandError,
-        Lent, //
+        Lent,
+        Loan, //
     },
     hw::admin::{
         qp::{
@@ -145,7 +146,7 @@ enum ReceiveRing<'a> {
     Kernel(Lent<'a, Entries<'a, { RxDesc::SIZE }>>),
 }
 
-impl ReceiveRing<'_> {
+impl<'a> ReceiveRing<'a> {
     /// Returns the address of the first entry as the device sees it.
     fn dma_address(&self) -> u64 {
         match self {
@@ -155,24 +156,12 @@ impl ReceiveRing<'_> {
         }
     }
 
-    /// Executes the command that lends the ring to the device: see [`Lent::lend`].
-    fn lend<R>(
-        &self,
-        command: impl FnOnce() -> Result<R, CommandError>,
-    ) -> Result<R, CommandError> {
+    /// Returns the state of the memory.
+    fn loan(&self) -> &Loan<'a> {
         match self {
-            Self::User(buffer) => buffer.lend(command),
+            Self::User(buffer) => buffer.loan(),
             #[cfg(kverbs)]
-            Self::Kernel(entries) => entries.lend(command),
-        }
-    }
-
-    /// Records that the device has released the ring.
-    fn mark_released(&self) {
-        match self {
-            Self::User(buffer) => buffer.mark_released(),
-            #[cfg(kverbs)]
-            Self::Kernel(entries) => entries.mark_released(),
+            Self::Kernel(entries) => entries.loan(),
         }
     }
 }
@@ -188,11 +177,8 @@ impl<'a> DeviceQp<'a> {
         command: &CreateQp,
         receive_ring: Option<ReceiveRing<'a>>,
     ) -> Result<(Self, qp::CreateQpResponse)> {
-        let create = || efa.admin().execute(command);
-        let created = match &receive_ring {
-            Some(ring) => ring.lend(create)?,
-            None => create()?,
-        };
+        let loan = receive_ring.as_ref().map(ReceiveRing::loan);
+        let created = Loan::lend_any(loan, || efa.admin().execute(command))?;
         let device_qp = Self {
             handle: created.qp_handle,
             receive_ring,
@@ -207,7 +193,7 @@ impl<'a> DeviceQp<'a> {
         };
         let result = efa.admin().execute(&command);
         if let (Ok(_), Some(ring)) = (&result, &self.receive_ring) {
-            ring.mark_released();
+            ring.loan().mark_released();
         }
         result
     }
