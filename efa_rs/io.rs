@@ -18,6 +18,7 @@ pub(crate) use self::{
     outstanding::{
         PollSide,
         PostSide,
+        PostState,
         WrIndex, //
     },
     recv_ring::{

@@ -4,6 +4,8 @@
 
 mod abi;
 mod ah;
+#[cfg(kverbs)]
+mod attached;
 mod bars;
 mod comp_cntr;
 mod counters;

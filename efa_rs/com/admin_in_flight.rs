@@ -7,12 +7,8 @@ use kernel::{
         Bound,
         Device, //
     },
-    new_spinlock_irq,
     prelude::*,
-    sync::{
-        Arc,
-        SpinLockIrq, //
-    },
+    sync::Arc,
     time::{
         Delta,
         Jiffies, //
@@ -47,6 +43,10 @@ use crate::{
     },
     sys::{
         completion::Completion,
+        lock::{
+            new_irq_lock,
+            IrqLock, //
+        },
         log::{
             Hex,
             Limited, //
@@ -70,7 +70,7 @@ pub(super) struct InFlight<'bound> {
     #[pin]
     messages: Limited<'bound>,
     #[pin]
-    state: SpinLockIrq<State>,
+    state: IrqLock<State>,
     /// Signalled, by slot, when the slot's command has completed or was aborted.
     #[pin]
     over: [Completion; DEPTH as usize],
@@ -110,7 +110,7 @@ impl<'bound> InFlight<'bound> {
             first_use: statistics.submitted_cmds.get() as u16,
             statistics,
             messages <- Limited::new(dev),
-            state <- new_spinlock_irq!(state, "efa_admin_queue"),
+            state <- new_irq_lock!(state, c"efa_admin_queue"),
             over <- pin_init::pin_init_array_from_fn(|_| Completion::new()),
         }))
     }
@@ -123,20 +123,21 @@ impl<'bound> InFlight<'bound> {
     /// Submits a command to the device. Returns `None` if no slot is free or the queue is closed.
     #[inline]
     pub(super) fn submit(&self, request: &AqRequest) -> Option<Turn> {
-        let mut state = self.state.lock();
-        let turn = state.slots.occupy(self.first_use)?;
-        self.over.get(usize::from(turn.slot))?.reinit();
-        self.rings.submit(turn.number, turn.id, request);
-        self.statistics.submitted_cmds.increment();
-        // Written under the lock, so that the device sees the counts in order.
-        let count = turn.number.wrapping_add(1);
-        self.registers.write(Register::AqProdDb, count.into());
-        Some(turn)
+        self.state.with(|state| {
+            let turn = state.slots.occupy(self.first_use)?;
+            self.over.get(usize::from(turn.slot))?.reinit();
+            self.rings.submit(turn.number, turn.id, request);
+            self.statistics.submitted_cmds.increment();
+            // Written under the lock, so that the device sees the counts in order.
+            let count = turn.number.wrapping_add(1);
+            self.registers.write(Register::AqProdDb, count.into());
+            Some(turn)
+        })
     }
 
     /// Rejects new commands and aborts those in flight, waking waiters. Ignores late completions.
     pub(super) fn close(&self) {
-        self.abandon(&mut self.state.lock());
+        self.state.with(|state| self.abandon(state));
     }
 
     /// Implements [`Self::close`] with the lock held.
@@ -152,7 +153,7 @@ impl<'bound> InFlight<'bound> {
 
     /// Handles the completions that the device has written.
     pub(super) fn handle_completions(&self) {
-        self.consume(&mut self.state.lock());
+        self.state.with(|state| self.consume(state));
     }
 
     /// Handles at most [`DEPTH`] completions, so that a faulty device can't keep the caller busy.
@@ -222,19 +223,20 @@ impl<'bound> InFlight<'bound> {
     /// - [`CommandError::Timeout`] if the command has not completed.
     /// - [`CommandError::Abandoned`] if the queue was closed while the command was in flight.
     pub(super) fn end(&self, slot: u16, entry: &mut AcqEntry) -> Result<bool, CommandError> {
-        let mut state = self.state.lock();
-        let is_late = !state.slots.is_over(slot);
-        if is_late {
-            self.consume(&mut state);
-        }
-        let is_lost = !state.slots.is_over(slot);
-        if is_lost {
-            self.abandon(&mut state);
-        }
-        let result = state.slots.release(slot, entry);
-        if is_lost {
-            return Err(CommandError::Timeout);
-        }
-        result.map(|()| is_late)
+        self.state.with(|state| {
+            let is_late = !state.slots.is_over(slot);
+            if is_late {
+                self.consume(state);
+            }
+            let is_lost = !state.slots.is_over(slot);
+            if is_lost {
+                self.abandon(state);
+            }
+            let result = state.slots.release(slot, entry);
+            if is_lost {
+                return Err(CommandError::Timeout);
+            }
+            result.map(|()| is_late)
+        })
     }
 }

@@ -38,7 +38,9 @@ use crate::{
             Version, //
         },
     },
-    sys::dma::Entries, //
+    sys::{
+        dma::Entries, //
+    }, //
 };
 
 /// Number of entries in each ring, and limit on commands in flight. Linux's C driver uses the same.

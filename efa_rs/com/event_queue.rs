@@ -8,12 +8,8 @@ use kernel::{
         Device, //
     },
     irq::ThreadedIrqReturn,
-    new_spinlock_irq,
     prelude::*,
-    sync::{
-        Arc,
-        SpinLockIrq, //
-    },
+    sync::Arc,
     time::{
         delay::fsleep,
         Delta, //
@@ -46,6 +42,10 @@ use crate::{
         self,
         dma::Entries,
         irq,
+        lock::{
+            new_irq_lock,
+            IrqLock, //
+        },
         log::Hex, //
     },
 };
@@ -123,7 +123,9 @@ impl<'bound> EventQueue<'bound> {
     pub(super) fn new(parts: &Parts<'_, 'bound>, vector: u8, depth: u32) -> Result<Self> {
         let dev = parts.device.dev();
         let ring = Lent::new(parts.epoch, "an event queue", Ring::new(dev, depth)?)?;
-        let eqn = ring.loan().lend(|| parts.admin.create_eq(&ring.entries, vector))?;
+        let eqn = ring
+            .loan()
+            .lend(|| parts.admin.create_eq(&ring.entries, vector))?;
         let subscribers = Subscribers::new()?;
         let handler = Handler {
             device: parts.device.clone(),
@@ -164,7 +166,7 @@ struct Ring<'bound> {
     depth_shift: u32,
     /// Number of events consumed, which determines the next entry and its phase.
     #[pin]
-    consumed: SpinLockIrq<u32>,
+    consumed: IrqLock<u32>,
 }
 
 impl<'bound> Ring<'bound> {
@@ -175,7 +177,7 @@ impl<'bound> Ring<'bound> {
             pin_init!(Self {
                 entries,
                 depth_shift: depth.trailing_zeros(),
-                consumed <- new_spinlock_irq!(0, "efa_eq"),
+                consumed <- new_irq_lock!(0, c"efa_eq"),
             }),
             GFP_KERNEL,
         )
@@ -190,23 +192,22 @@ impl<'bound> Ring<'bound> {
 
     /// Returns the number of the next event, if it has been written.
     fn pending(&self) -> Option<u32> {
-        let number = *self.consumed.lock();
+        let number = self.consumed.with(|consumed| *consumed);
         self.has(number).then_some(number)
     }
 
     /// Calls `handle` for at most [`BUDGET`] events, and returns whether there may be more.
     fn consume(&self, handle: impl Fn(&Eqe)) -> bool {
-        let mut consumed = self.consumed.lock();
-
-        for _ in 0..BUDGET {
-            if !self.has(*consumed) {
-                return false;
+        self.consumed.with(|consumed| {
+            for _ in 0..BUDGET {
+                if !self.has(*consumed) {
+                    return false;
+                }
+                handle(&Eqe::decode(&self.entries.read(*consumed)));
+                *consumed = consumed.wrapping_add(1);
             }
-
-            handle(&Eqe::decode(&self.entries.read(*consumed)));
-            *consumed = consumed.wrapping_add(1);
-        }
-        true
+            true
+        })
     }
 }
 

@@ -3,16 +3,17 @@
 //! The handlers of the completions that an event queue reports.
 
 use kernel::{
-    new_spinlock_irq,
     prelude::*,
     rbtree::{
         RBTree,
         RBTreeNode, //
     },
-    sync::{
-        Arc,
-        SpinLockIrq, //
-    }, //
+    sync::Arc, //
+};
+
+use crate::sys::lock::{
+    new_irq_lock,
+    IrqLock, //
 };
 
 /// Limit on handlers that are woken with interrupts disabled. A program may have 2^16 queues.
@@ -31,7 +32,7 @@ pub(crate) trait CompletionHandler: Send + Sync + 'static {
 #[pin_data]
 pub(crate) struct Subscribers {
     #[pin]
-    handlers: SpinLockIrq<RBTree<u16, Arc<dyn CompletionHandler>>>,
+    handlers: IrqLock<RBTree<u16, Arc<dyn CompletionHandler>>>,
 }
 
 impl Subscribers {
@@ -39,7 +40,7 @@ impl Subscribers {
     pub(super) fn new() -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
-                handlers <- new_spinlock_irq!(RBTree::new(), "efa_subscribers"),
+                handlers <- new_irq_lock!(RBTree::new(), c"efa_subscribers"),
             }),
             GFP_KERNEL,
         )
@@ -60,7 +61,7 @@ impl Subscribers {
         let node = RBTreeNode::new(cqn, handler, GFP_KERNEL)?;
 
         // The replaced handler is dropped with no lock held.
-        let before = self.handlers.lock().insert(node);
+        let before = self.handlers.with(|handlers| handlers.insert(node));
         drop(before);
         Ok(Subscription {
             subscribers: self.clone(),
@@ -79,25 +80,27 @@ impl Subscribers {
 
     /// Wakes at most [`BUDGET`] handlers, from the one of queue `first` on. Returns where to go on.
     fn wake_some(&self, first: u16) -> Option<u16> {
-        let handlers = self.handlers.lock();
-        let mut next = Some(first);
-        for _ in 0..BUDGET {
-            let cursor = handlers.cursor_lower_bound(&next?)?;
-            let (number, handler) = cursor.current();
-            handler.wake();
-            next = number.checked_add(1);
-        }
-        next
+        self.handlers.with(|handlers| {
+            let mut next = Some(first);
+            for _ in 0..BUDGET {
+                let cursor = handlers.cursor_lower_bound(&next?)?;
+                let (number, handler) = cursor.current();
+                handler.wake();
+                next = number.checked_add(1);
+            }
+            next
+        })
     }
 
     /// Calls the handler of a queue, and returns whether there is one.
     pub(super) fn notify(&self, cqn: u16) -> bool {
-        let handlers = self.handlers.lock();
-        let handler = handlers.get(&cqn);
-        if let Some(handler) = handler {
-            handler.completed();
-        }
-        handler.is_some()
+        self.handlers.with(|handlers| {
+            let handler = handlers.get(&cqn);
+            if let Some(handler) = handler {
+                handler.completed();
+            }
+            handler.is_some()
+        })
     }
 }
 
@@ -116,15 +119,14 @@ fn place_of(handler: &Arc<dyn CompletionHandler>) -> usize {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        let mut handlers = self.subscribers.handlers.lock();
-        let is_own = |handler| place_of(handler) == self.place;
-        let handler = if handlers.get(&self.cqn).is_some_and(is_own) {
+        let handler = self.subscribers.handlers.with(|handlers| {
+            let handler = handlers.get(&self.cqn)?;
+            if place_of(handler) != self.place {
+                return None;
+            }
             handlers.remove(&self.cqn)
-        } else {
-            None
-        };
+        });
         // The handler is dropped with no lock held.
-        drop(handlers);
         drop(handler);
     }
 }

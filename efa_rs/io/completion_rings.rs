@@ -13,7 +13,7 @@ use crate::{
         CdescFlags,
         CDESC_FLAGS_OFFSET, //
     },
-    sys::dma::Entries,
+    sys::dma::Entries, //
 };
 
 /// The rings of a completion queue, its *sub-queues*, with their consumer counters.
@@ -32,25 +32,45 @@ pub(crate) struct CompletionRings<'bound> {
 struct Ring {
     /// Index of its first entry, a multiple of the depth.
     first: u32,
-    /// Consumer counter: completions consumed so far. It determines the next entry and its phase.
+    /// Consumer counter: completions consumed so far. It determines the two fields below.
     cc: u64,
+    /// Index of the next entry.
+    entry: u32,
+    /// Phase of the next entry, once the device has written it.
+    phase: bool,
 }
 
 impl Ring {
-    /// Returns the entry of a position if the device has written it. `mask` is the depth minus one.
+    /// Returns whether the device has written the next entry.
     #[inline]
-    fn pending(
-        &self,
-        entries: &Entries<'_, { Cdesc::SIZE }>,
-        mask: u32,
-        position: u64,
-    ) -> Option<u32> {
+    fn has_next(&self, entries: &Entries<'_, { Cdesc::SIZE }>) -> bool {
+        let flags = CdescFlags::from_raw(entries.read_byte::<CDESC_FLAGS_OFFSET>(self.entry));
+        flags.phase == self.phase
+    }
+
+    /// Advances to the next entry, and returns the current one with its position.
+    #[inline]
+    fn advance(&mut self, mask: u32) -> (u32, u64) {
+        let (entry, position) = (self.entry, self.cc);
+        self.cc = position.wrapping_add(1);
+        self.entry = entry.wrapping_add(1);
+        // The number of entries is a power of two, and the first one's index a multiple of it.
+        if self.entry & mask == 0 {
+            self.entry = self.first;
+            // The phase toggles with each pass over the ring, and is 1 in the first.
+            self.phase = !self.phase;
+        }
+        (entry, position)
+    }
+
+    /// Returns whether the device has written the entry of a position. `mask` is the depth minus one.
+    fn is_written(&self, entries: &Entries<'_, { Cdesc::SIZE }>, mask: u32, position: u64) -> bool {
         // CAST: The mask leaves fewer bits.
         let entry = self.first | position as u32 & mask;
         let flags = CdescFlags::from_raw(entries.read_byte::<CDESC_FLAGS_OFFSET>(entry));
         // The phase toggles with each pass over the ring, and is 1 in the first.
         let expected = position & (u64::from(mask) + 1) == 0;
-        (flags.phase == expected).then_some(entry)
+        flags.phase == expected
     }
 }
 
@@ -102,7 +122,13 @@ impl<'bound> CompletionRings<'bound> {
         let mut rings = KVec::with_capacity(count.into(), GFP_KERNEL)?;
         for ring in 0..u32::from(count) {
             let first = ring * depth;
-            rings.push(Ring { first, cc: 0 }, GFP_KERNEL)?;
+            let ring = Ring {
+                first,
+                cc: 0,
+                entry: first,
+                phase: true,
+            };
+            rings.push(ring, GFP_KERNEL)?;
         }
         Ok(Self {
             entries,
@@ -125,12 +151,13 @@ impl<'bound> CompletionRings<'bound> {
     /// Removes the next completion of a ring, and advances to other rings if it has none.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<Completion> {
-        for _ in 0..self.rings.len() {
-            let index = self.next;
+        let count = self.rings.len();
+        let mut index = self.next;
+        for _ in 0..count {
             let ring = self.rings.get_mut(index)?;
-            let position = ring.cc;
-            if let Some(entry) = ring.pending(&self.entries, self.mask, position) {
-                ring.cc = position.wrapping_add(1);
+            if ring.has_next(&self.entries) {
+                let (entry, position) = ring.advance(self.mask);
+                self.next = index;
                 self.total = self.total.wrapping_add(1);
                 return Some(Completion {
                     bytes: self.entries.read(entry),
@@ -138,7 +165,10 @@ impl<'bound> CompletionRings<'bound> {
                     position,
                 });
             }
-            self.pass_over();
+            index = index.wrapping_add(1);
+            if index >= count {
+                index = 0;
+            }
         }
         None
     }
@@ -146,7 +176,7 @@ impl<'bound> CompletionRings<'bound> {
     /// Returns whether there is a completion.
     pub(crate) fn has_some(&self) -> bool {
         let mut rings = self.rings.iter();
-        rings.any(|ring| ring.pending(&self.entries, self.mask, ring.cc).is_some())
+        rings.any(|ring| ring.has_next(&self.entries))
     }
 
     /// Returns the number of completions consumed, modulo 2^16.
@@ -170,7 +200,7 @@ impl<'bound> CompletionRings<'bound> {
             let (mut low, mut high) = (ring.cc, ring.cc + u64::from(self.mask) + 1);
             while low < high {
                 let middle = low + (high - low) / 2;
-                if ring.pending(&self.entries, self.mask, middle).is_some() {
+                if ring.is_written(&self.entries, self.mask, middle) {
                     low = middle + 1;
                 } else {
                     high = middle;

@@ -2,10 +2,7 @@
 
 //! Work requests that have not completed.
 
-use kernel::{
-    prelude::*,
-    sync::Arc, //
-};
+use kernel::prelude::*;
 
 use crate::sys::{
     atomic::{
@@ -36,22 +33,31 @@ const CLOSED: Label = Label::B;
 /// A queue that was [closed](Self::close) still accepts work requests, but they are not posted to
 /// the device. They complete in order, after all posted ones.
 pub(crate) struct PostSide<T> {
-    slots: Producer<T>,
-    shared: Arc<Shared>,
+    slots: Producer<T, Shared>,
+    state: PostState,
+}
+
+/// Whether work requests can be posted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PostState {
+    /// Not in the state of the queue pair.
+    Unready,
+    /// They are posted to the device.
+    Open,
+    /// They complete without the device.
+    Closed,
 }
 
 /// The polling side of a queue's outstanding work requests.
 pub(crate) struct PollSide<T> {
-    slots: Consumer<T>,
-    shared: Arc<Shared>,
+    slots: Consumer<T, Shared>,
     /// The slot where the search for work requests of a halted device continues.
     cursor: u32,
 }
 
-/// State shared by both sides.
+/// State shared by both sides. The words of the slots are the ring of free indices, of which those
+/// from `taken` to `returned` are free.
 struct Shared {
-    /// The ring of free indices: those from `taken` to `returned` are free.
-    free: KVec<AtomicU32>,
     /// Number of indices taken from the ring; written by the posting side.
     taken: AtomicU32,
     /// Number of indices returned to the ring; written by the polling side.
@@ -87,42 +93,32 @@ pub(crate) fn new<T: Send>(count: u32) -> Result<(PostSide<T>, PollSide<T>)> {
     }
     // Number of entries in the ring of free indices. Those from `count` on get returned indices.
     let places = count.next_power_of_two();
-    // CAST: `usize` has 64 bits on every architecture that has EFA.
-    let (producer, consumer) = spsc::slots(places as usize)?;
-    let mut free = KVec::with_capacity(places as usize, GFP_KERNEL)?;
-    for index in 0..places {
-        free.push(AtomicU32::new(index), GFP_KERNEL)?;
-    }
-    let shared = Arc::new(
-        Shared {
-            free,
-            taken: AtomicU32::new(0),
-            returned: AtomicU32::new(count),
-            closed_at: AtomicU32::new(0),
-            is_closed: AtomicBool::new(false),
-            count,
-            mask: places - 1,
-        },
-        GFP_KERNEL,
-    )?;
+    let shared = Shared {
+        taken: AtomicU32::new(0),
+        returned: AtomicU32::new(count),
+        closed_at: AtomicU32::new(0),
+        is_closed: AtomicBool::new(false),
+        count,
+        mask: places - 1,
+    };
+    let (producer, consumer) = spsc::slots(places, shared)?;
     let posts = PostSide {
         slots: producer,
-        shared: shared.clone(),
+        state: PostState::Unready,
     };
     let polls = PollSide {
         slots: consumer,
-        shared,
         cursor: 0,
     };
     Ok((posts, polls))
 }
 
 impl Shared {
-    /// Returns the entry of the ring at a counter.
+    /// Returns the place in the ring of free indices at a counter.
     #[inline]
-    fn place(&self, counter: u32) -> Option<&AtomicU32> {
+    fn place(&self, counter: u32) -> usize {
         // CAST: `usize` has 64 bits on every architecture that has EFA.
-        self.free.get((counter & self.mask) as usize)
+        (counter & self.mask) as usize
     }
 
     #[inline]
@@ -146,16 +142,29 @@ impl<T: Send> Room<'_, T> {
         WrIndex(self.index as u16)
     }
 
-    /// Adds the work request. The caller posts it to the device unless the queue is closed.
+    /// Adds the work request, which the caller posts to the device.
     #[inline]
     pub(crate) fn put(self, request: T) {
+        self.put_as(POSTED, request);
+    }
+
+    /// Adds the work request to a closed queue.
+    pub(crate) fn put_closed(self, request: T) {
+        self.put_as(CLOSED, request);
+    }
+
+    #[inline]
+    fn put_as(self, label: Label, request: T) {
         let Self {
             queue,
             taken,
             index,
         } = self;
-        queue.shared.taken.store(taken.wrapping_add(1), Relaxed);
-        let label = if queue.is_closed() { CLOSED } else { POSTED };
+        queue
+            .slots
+            .shared()
+            .taken
+            .store(taken.wrapping_add(1), Relaxed);
         // The index was free, so the slot is empty.
         let _ = queue.slots.put(index as usize, label, request);
     }
@@ -165,12 +174,13 @@ impl<T: Send> PostSide<T> {
     /// Returns room for a work request, if there is any.
     #[inline]
     pub(crate) fn room(&mut self) -> Option<Room<'_, T>> {
-        let taken = self.shared.taken.load(Relaxed);
+        let shared = self.slots.shared();
+        let taken = shared.taken.load(Relaxed);
         // The polling side writes the index before `returned`.
-        if taken == self.shared.returned.load(Acquire) {
+        if taken == shared.returned.load(Acquire) {
             return None;
         }
-        let index = self.shared.place(taken)?.load(Relaxed);
+        let index = self.slots.word(shared.place(taken))?.load(Relaxed);
         Some(Room {
             queue: self,
             taken,
@@ -185,36 +195,53 @@ impl<T: Send> PostSide<T> {
             closed_at,
             is_closed,
             ..
-        } = &*self.shared;
-        if !self.is_closed() {
+        } = self.slots.shared();
+        if self.state != PostState::Closed {
             closed_at.store(taken.load(Relaxed), Relaxed);
             is_closed.store(true, Release);
+            self.state = PostState::Closed;
         }
     }
 
-    /// Returns whether the queue is closed.
+    /// Opens the queue, or refuses work requests, unless it is closed. Then only a reset opens it.
+    pub(crate) fn set_ready(&mut self, is_ready: bool) {
+        if self.state != PostState::Closed {
+            self.state = if is_ready {
+                PostState::Open
+            } else {
+                PostState::Unready
+            };
+        }
+    }
+
+    /// Returns whether work requests can be posted.
     #[inline]
-    pub(crate) fn is_closed(&self) -> bool {
-        self.shared.is_closed()
+    pub(crate) fn state(&self) -> PostState {
+        self.state
     }
 }
 
 impl<T: Send> PollSide<T> {
-    /// Discards all work requests and reopens the queue, of which `_posts` is the other side.
-    pub(crate) fn reset(&mut self, _posts: &mut PostSide<T>) {
-        let shared = self.shared.clone();
+    /// Discards all work requests and reopens the queue, of which `posts` is the other side.
+    pub(crate) fn reset(&mut self, posts: &mut PostSide<T>) {
+        let shared = self.slots.shared();
+        let places = shared.mask as usize + 1;
         if shared.taken.load(Relaxed) == 0 && !shared.is_closed() {
             return;
         }
-        for (index, free) in shared.free.iter().enumerate() {
+        for index in 0..places {
             drop(self.slots.take(index, POSTED));
             drop(self.slots.take(index, CLOSED));
-            // CAST: Indices have 16 bits.
-            free.store(index as u32, Relaxed);
+            if let Some(free) = self.slots.word(index) {
+                // CAST: Indices have 16 bits.
+                free.store(index as u32, Relaxed);
+            }
         }
+        let shared = self.slots.shared();
         shared.taken.store(0, Relaxed);
         shared.returned.store(shared.count, Relaxed);
         shared.is_closed.store(false, Release);
+        posts.state = PostState::Unready;
     }
 
     /// Removes the posted work request with this index, if there is one.
@@ -228,11 +255,12 @@ impl<T: Send> PollSide<T> {
         // CAST: `usize` has 64 bits on every architecture that has EFA.
         let request = self.slots.take(index as usize, label)?;
 
-        let returned = self.shared.returned.load(Relaxed);
-        self.shared.place(returned)?.store(index, Relaxed);
-        self.shared
-            .returned
-            .store(returned.wrapping_add(1), Release);
+        let shared = self.slots.shared();
+        let returned = shared.returned.load(Relaxed);
+        self.slots
+            .word(shared.place(returned))?
+            .store(index, Relaxed);
+        shared.returned.store(returned.wrapping_add(1), Release);
         Some(request)
     }
 
@@ -243,7 +271,7 @@ impl<T: Send> PollSide<T> {
         if !self.has_posted() {
             return None;
         }
-        let (first, mask) = (self.cursor, self.shared.mask);
+        let (first, mask) = (self.cursor, self.slots.shared().mask);
         for ahead in 0..=mask {
             let index = first.wrapping_add(ahead) & mask;
             if let Some(request) = self.take(index, POSTED) {
@@ -261,18 +289,15 @@ impl<T: Send> PollSide<T> {
         }
         // All posted work requests were removed. Since then, unposted ones are removed in order, so
         // that the ring still contains their indices.
-        let next = self
-            .shared
-            .returned
-            .load(Relaxed)
-            .wrapping_sub(self.shared.count);
-        let index = self.shared.place(next)?.load(Relaxed);
+        let shared = self.slots.shared();
+        let next = shared.returned.load(Relaxed).wrapping_sub(shared.count);
+        let index = self.slots.word(shared.place(next))?.load(Relaxed);
         self.take(index, CLOSED)
     }
 
     /// Returns whether there are posted work requests that were not removed.
     pub(crate) fn has_posted(&self) -> bool {
-        let shared = &self.shared;
+        let shared = self.slots.shared();
         let given = if shared.is_closed() {
             shared.closed_at.load(Relaxed)
         } else {
@@ -288,12 +313,12 @@ impl<T: Send> PollSide<T> {
 
     /// Returns whether [`Self::remove_closed`] has a work request to remove.
     pub(crate) fn has_closed(&self) -> bool {
-        self.shared.is_closed() && !self.has_posted() && !self.is_empty()
+        self.slots.shared().is_closed() && !self.has_posted() && !self.is_empty()
     }
 
     /// Returns whether there are no outstanding work requests.
     pub(crate) fn is_empty(&self) -> bool {
-        let shared = &self.shared;
+        let shared = self.slots.shared();
         shared
             .returned
             .load(Acquire)

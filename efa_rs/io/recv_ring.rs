@@ -17,6 +17,7 @@ use crate::{
 };
 
 /// A buffer of a receive work request.
+#[derive(Default)]
 pub(crate) struct Buffer {
     /// Address as the device sees it.
     pub(crate) addr: u64,
@@ -60,34 +61,37 @@ impl<'bound> RecvRing<'bound> {
     ///
     /// The caller has allocated its index, so that there is a descriptor for each buffer.
     #[inline]
-    pub(crate) fn push(&mut self, index: WrIndex, buffers: impl ExactSizeIterator<Item = Buffer>) {
-        let count = buffers.len();
-        for (number, buffer) in buffers.enumerate() {
-            self.write(RxDesc {
-                buf_addr: buffer.addr,
-                req_id: if number == 0 { index.as_raw() } else { 0 },
-                length: buffer.length,
-                lkey_ctrl: RxLkeyCtrl {
-                    lkey: buffer.lkey,
-                    first: number == 0,
-                    last: number + 1 == count,
-                },
-            });
+    pub(crate) fn push(
+        &mut self,
+        index: WrIndex,
+        mut buffers: impl ExactSizeIterator<Item = Buffer>,
+    ) {
+        let mut left = buffers.len();
+        if left <= 1 {
+            let buffer = buffers.next().unwrap_or_default();
+            return self.write(index.as_raw(), &buffer, true, true);
         }
-        if count == 0 {
-            self.write(RxDesc {
-                req_id: index.as_raw(),
-                lkey_ctrl: RxLkeyCtrl {
-                    lkey: 0,
-                    first: true,
-                    last: true,
-                },
-                ..RxDesc::default()
-            });
+        let (mut req_id, mut first) = (index.as_raw(), true);
+        for buffer in buffers {
+            // As many as there are buffers.
+            left = left.wrapping_sub(1);
+            self.write(req_id, &buffer, first, left == 0);
+            (req_id, first) = (0, false);
         }
     }
 
-    fn write(&mut self, descriptor: RxDesc) {
+    #[inline]
+    fn write(&mut self, req_id: u16, buffer: &Buffer, first: bool, last: bool) {
+        let descriptor = RxDesc {
+            buf_addr: buffer.addr,
+            req_id,
+            length: buffer.length,
+            lkey_ctrl: RxLkeyCtrl {
+                lkey: buffer.lkey,
+                first,
+                last,
+            },
+        };
         self.entries.write(self.pc, &descriptor.encode());
         self.pc = self.pc.wrapping_add(1);
     }

@@ -6,8 +6,7 @@ use crate::{
     hw::io::{
         TxBufDesc,
         TxCtrl2,
-        TxMetaDesc,
-        MAX_WQE_SIZE, //
+        TxMetaDesc, //
     },
     sys::mmio::{
         Doorbell,
@@ -15,9 +14,6 @@ use crate::{
         Slots, //
     },
 };
-
-/// Maximum number of bytes after the first descriptor of a work request.
-const MAX_BODY: usize = MAX_WQE_SIZE - TxMetaDesc::SIZE;
 
 /// Number of zero bytes that are written at once.
 const PART: usize = TxBufDesc::SIZE;
@@ -47,12 +43,7 @@ impl Wqe<'_> {
     /// Writes zeroes to the rest of the body, and then the first descriptor with its framing bits.
     #[inline(always)]
     pub(crate) fn finish(mut self, mut meta: TxMetaDesc) {
-        // The compiler unrolls the loop, as its bound is constant.
-        for _ in 0..MAX_BODY / PART {
-            if self.body.write(&[0; PART]).is_none() {
-                break;
-            }
-        }
+        while self.body.write(&[0; PART]).is_some() {}
         meta.ctrl1.meta_desc = true;
         meta.ctrl2 = TxCtrl2 {
             phase: self.phase,

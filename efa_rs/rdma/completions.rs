@@ -42,16 +42,16 @@ use crate::{
 /// runs meanwhile may, as if it had ended before. So a client must not follow their pointer then.
 pub(crate) struct QpRef {
     qp: AtomicPtr<ffi::ib_qp>,
-    /// Number of the queue pair, which no other one gets.
-    pub(super) id: u64,
-    /// Addresses of its completion queues, of sends and of receives. They exist as long as it does.
+    /// Number of its send queue, which no other queue gets. That of its receive queue is the next.
+    first_queue: u64,
+    /// Addresses of the completion queues of both. They exist as long as the queue pair does.
     cqs: [usize; 2],
     /// Structure of its send work requests.
     pub(super) layout: Option<&'static SendWrLayout>,
 }
 
-/// Number of the queue pair that was created last.
-static LAST_ID: Atomic<u64> = Atomic::new(0);
+/// Number of the next queue.
+static NEXT_QUEUE: Atomic<u64> = Atomic::new(0);
 
 impl QpRef {
     /// Wraps a queue pair of the core.
@@ -66,11 +66,23 @@ impl QpRef {
     ) -> Result<Arc<Self>> {
         let this = Self {
             qp: AtomicPtr::new(qp),
-            id: LAST_ID.fetch_add(1, atomic::Relaxed),
+            first_queue: NEXT_QUEUE.fetch_add(2, atomic::Relaxed),
             cqs: cqs.map(|cq| cq.addr()),
             layout,
         };
         Ok(Arc::new(this, GFP_KERNEL)?)
+    }
+
+    /// Returns the number of the send queue.
+    #[inline]
+    pub(super) fn send_queue(&self) -> u64 {
+        self.first_queue
+    }
+
+    /// Returns the number of the receive queue.
+    #[inline]
+    pub(super) fn recv_queue(&self) -> u64 {
+        self.first_queue.wrapping_add(1)
     }
 
     /// Clears the reference. No completion of the queue pair is added from now on.
@@ -121,6 +133,7 @@ impl<'w> WorkCompletions<'w> {
     ///
     /// `wc` must point to room for `count` completions, valid for the lifetime of the returned
     /// value.
+    #[inline]
     pub(super) unsafe fn new(cq: *mut ffi::ib_cq, wc: *mut ffi::ib_wc, count: c_int) -> Self {
         let room: &mut [_] = match usize::try_from(count) {
             // SAFETY: The caller guarantees that there is room.
@@ -142,11 +155,16 @@ impl<'w> WorkCompletions<'w> {
     /// Returns room for the next completion, if there is any.
     #[inline]
     pub(crate) fn place(&mut self) -> Option<WcPlace<'_, 'w>> {
+        // INVARIANT: There is room for one more.
         (self.count < self.room.len()).then_some(WcPlace(self))
     }
 }
 
 /// Room for a completion.
+///
+/// # Invariants
+///
+/// There are fewer completions than places.
 pub(crate) struct WcPlace<'p, 'w>(&'p mut WorkCompletions<'w>);
 
 impl<'p> WcPlace<'p, '_> {
@@ -167,9 +185,9 @@ impl<'p> WcPlace<'p, '_> {
         received: &Received,
     ) {
         let opcode = if received.is_rdma_write {
-            WcOpcode::RecvRdmaWithImm
+            WcOpcode::RecvRdmaWithImm as ffi::ib_wc_opcode
         } else {
-            WcOpcode::Recv
+            WcOpcode::Recv as ffi::ib_wc_opcode
         };
         let fits = received.is_rdma_write || request.has_room(received.byte_len);
         let Some(wc) = self.fill(request, opcode, completion) else {
@@ -195,22 +213,30 @@ impl<'p> WcPlace<'p, '_> {
     fn fill(
         self,
         request: WrToken,
-        opcode: WcOpcode,
+        opcode: ffi::ib_wc_opcode,
         completion: &WorkCompletion<'_>,
     ) -> Option<&'p mut ffi::ib_wc> {
-        let QpRef { qp, id, cqs, .. } = completion.qp;
-        let (qp, [sends, recvs]) = (qp.load(Relaxed), cqs);
-        let cq = if request.is_recv() { recvs } else { sends };
+        let QpRef {
+            qp,
+            first_queue,
+            cqs,
+            ..
+        } = completion.qp;
+        let qp = qp.load(Relaxed);
         let WorkCompletions {
             cq: own,
             room,
             count,
         } = self.0;
-        if qp.is_null() || request.qp() != *id || cq != own {
+        // CAST: `usize` has 64 bits on every architecture that has EFA.
+        let cq = cqs.get(request.queue().wrapping_sub(*first_queue) as usize);
+        if qp.is_null() || cq != Some(own) {
             return None;
         }
-        let place = room.get_mut(*count)?;
-        *count += 1;
+        // SAFETY: By the type invariant, this is the index of a place.
+        let place = unsafe { room.get_unchecked_mut(*count) };
+        // It is at most the number of places.
+        *count = count.wrapping_add(1);
         let wc = place.write(ffi::ib_wc::default());
         // SAFETY: Both variants of the union, an integer and a pointer, have 64 bits.
         unsafe {
@@ -219,7 +245,7 @@ impl<'p> WcPlace<'p, '_> {
                 .write(request.into_wr_id())
         };
         wc.status = completion.status as ffi::ib_wc_status;
-        wc.opcode = opcode as ffi::ib_wc_opcode;
+        wc.opcode = opcode;
         wc.vendor_err = completion.vendor_err;
         wc.qp = qp;
         wc.port_num = completion.port_num.into();

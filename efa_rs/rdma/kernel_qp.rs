@@ -37,12 +37,12 @@ impl<P: Provider> Ops<P> {
         let (pair, device) = unsafe { Self::object(qp) };
         // A queue pair of a program has none. Its work requests would have addresses of the program.
         let own = pair.own.as_ref();
-        let (left, result) = match own.and_then(|own| own.layout.zip(Some(own.id))) {
+        let (left, result) = match own.and_then(|own| own.layout.zip(Some(own.send_queue()))) {
             None => (wr, Err(EOPNOTSUPP)),
-            Some((layout, id)) => {
+            Some((layout, queue)) => {
                 // SAFETY: The requirement of this function guarantees valid references and this
                 // layout, except for the core's own RDMA write, whose address is zero.
-                let mut wrs = unsafe { SendWrs::new(wr, layout, id, Self::mr_data) };
+                let mut wrs = unsafe { SendWrs::new(wr, layout, queue, Self::mr_data) };
                 let result = pair.data.post_send(device, &mut wrs);
                 (wrs.as_raw(), result)
             }
@@ -80,7 +80,7 @@ impl<P: Provider> Ops<P> {
             None => (wr, Err(EOPNOTSUPP)),
             Some(own) => {
                 // SAFETY: By the contract, the work requests are valid, and so are the buffers that they point to.
-                let mut wrs = unsafe { RecvWrs::new(wr, own.id) };
+                let mut wrs = unsafe { RecvWrs::new(wr, own.recv_queue()) };
                 let result = pair.data.post_recv(device, &mut wrs);
                 (wrs.as_raw(), result)
             }

@@ -31,17 +31,18 @@ use crate::ffi;
 /// A work request that was accepted and has not completed.
 pub(crate) struct WrToken {
     wr_id: u64,
-    /// Number of the queue pair.
-    qp: u64,
-    opcode: WcOpcode,
+    /// Number of the queue.
+    queue: u64,
+    /// A [`WcOpcode`]. All values are allowed here, so that `None` of a token is a flag of its own.
+    opcode: ffi::ib_wc_opcode,
     /// Bytes of the buffers of a receive.
     room: u32,
 }
 
 impl WrToken {
-    /// Returns the number of the queue pair.
-    pub(super) fn qp(&self) -> u64 {
-        self.qp
+    /// Returns the number of the queue to which it was posted.
+    pub(super) fn queue(&self) -> u64 {
+        self.queue
     }
 
     /// Returns whether `length` bytes fit into the buffers of a receive.
@@ -50,14 +51,8 @@ impl WrToken {
         length <= self.room
     }
 
-    /// Returns whether it completes in the queue of receives.
-    #[inline]
-    pub(super) fn is_recv(&self) -> bool {
-        self.opcode == WcOpcode::Recv
-    }
-
     /// Returns the opcode for the completion.
-    pub(super) fn opcode(&self) -> WcOpcode {
+    pub(super) fn opcode(&self) -> ffi::ib_wc_opcode {
         self.opcode
     }
 
@@ -248,10 +243,13 @@ pub(crate) enum SendData<'w> {
 
 impl SendData<'_> {
     /// Returns the length in bytes, or `None` if it exceeds 32 bits.
+    #[inline]
     pub(crate) fn length(&self) -> Option<u32> {
         let (Self::Sges(sges) | Self::Inline(InlineData(sges))) = self;
-        let mut lengths = sges.iter().map(Sge::length);
-        lengths.try_fold(0, u32::checked_add)
+        match sges {
+            [sge] => Some(sge.length()),
+            _ => sges.iter().map(Sge::length).try_fold(0, u32::checked_add),
+        }
     }
 }
 
@@ -272,7 +270,8 @@ impl InlineData<'_> {
             let place = buffer.get_mut(length..)?.get_mut(..bytes)?;
             // SAFETY: By the type invariant the data is valid.
             unsafe { addr.copy_to_nonoverlapping(place.as_mut_ptr(), bytes) };
-            length += bytes;
+            // It is at most the size of the buffer.
+            length = length.wrapping_add(bytes);
         }
         Some(length)
     }
@@ -419,33 +418,31 @@ impl<'w, Ah, Mr> SendWr<'w, Ah, Mr> {
     }
 }
 
-/// Returns the opcode in the completion of a send work request. Clients read it even if the request
-/// has failed: some interpret the id by it.
-#[inline]
-fn completed_as(opcode: ffi::ib_wr_opcode) -> Option<WcOpcode> {
-    Some(match opcode {
-        ffi::ib_wr_opcode_IB_WR_SEND | ffi::ib_wr_opcode_IB_WR_SEND_WITH_IMM => WcOpcode::Send,
-        ffi::ib_wr_opcode_IB_WR_RDMA_WRITE | ffi::ib_wr_opcode_IB_WR_RDMA_WRITE_WITH_IMM => {
-            WcOpcode::RdmaWrite
-        }
-        ffi::ib_wr_opcode_IB_WR_RDMA_READ => WcOpcode::RdmaRead,
-        ffi::ib_wr_opcode_IB_WR_REG_MR => WcOpcode::RegMr,
-        ffi::ib_wr_opcode_IB_WR_LOCAL_INV => WcOpcode::LocalInv,
-        _ => return None,
-    })
-}
+/// Opcodes in the completions of send work requests, by their opcodes. Clients read it even if the
+/// request has failed: some interpret the id by it.
+static COMPLETED_AS: [Option<WcOpcode>; 33] = {
+    let mut opcodes = [None; 33];
+    opcodes[ffi::ib_wr_opcode_IB_WR_SEND as usize] = Some(WcOpcode::Send);
+    opcodes[ffi::ib_wr_opcode_IB_WR_SEND_WITH_IMM as usize] = Some(WcOpcode::Send);
+    opcodes[ffi::ib_wr_opcode_IB_WR_RDMA_WRITE as usize] = Some(WcOpcode::RdmaWrite);
+    opcodes[ffi::ib_wr_opcode_IB_WR_RDMA_WRITE_WITH_IMM as usize] = Some(WcOpcode::RdmaWrite);
+    opcodes[ffi::ib_wr_opcode_IB_WR_RDMA_READ as usize] = Some(WcOpcode::RdmaRead);
+    opcodes[ffi::ib_wr_opcode_IB_WR_REG_MR as usize] = Some(WcOpcode::RegMr);
+    opcodes[ffi::ib_wr_opcode_IB_WR_LOCAL_INV as usize] = Some(WcOpcode::LocalInv);
+    opcodes
+};
 
 /// Send work requests of a client's list that were not accepted yet.
 pub(crate) struct SendWrs<'w, Ah, Mr> {
     next: *const ffi::ib_send_wr,
     layout: &'static SendWrLayout,
-    qp: u64,
+    queue: u64,
     mr_of: MrOf<'w, Mr>,
     lifetime: PhantomData<(&'w ffi::ib_send_wr, &'w Ah)>,
 }
 
 impl<'w, Ah, Mr> SendWrs<'w, Ah, Mr> {
-    /// Converts the argument of the core. `qp` is the number of the queue pair.
+    /// Converts the argument of the core. `queue` is the number of the queue.
     ///
     /// # Safety
     ///
@@ -455,13 +452,13 @@ impl<'w, Ah, Mr> SendWrs<'w, Ah, Mr> {
     pub(super) unsafe fn new(
         first: *const ffi::ib_send_wr,
         layout: &'static SendWrLayout,
-        qp: u64,
+        queue: u64,
         mr_of: MrOf<'w, Mr>,
     ) -> Self {
         Self {
             next: first,
             layout,
-            qp,
+            queue,
             mr_of,
             lifetime: PhantomData,
         }
@@ -485,7 +482,7 @@ impl<'w, Ah, Mr> SendWrs<'w, Ah, Mr> {
         Some(NextSend {
             next: &mut self.next,
             wr,
-            qp: self.qp,
+            queue: self.queue,
         })
     }
 }
@@ -494,7 +491,7 @@ impl<'w, Ah, Mr> SendWrs<'w, Ah, Mr> {
 pub(crate) struct NextSend<'l, 'w, Ah, Mr> {
     next: &'l mut *const ffi::ib_send_wr,
     wr: SendWr<'w, Ah, Mr>,
-    qp: u64,
+    queue: u64,
 }
 
 impl<'w, Ah, Mr> NextSend<'_, 'w, Ah, Mr> {
@@ -512,13 +509,15 @@ impl<'w, Ah, Mr> NextSend<'_, 'w, Ah, Mr> {
     #[inline]
     pub(crate) fn accept(self) -> Result<WrToken> {
         let raw = self.wr.raw();
-        let opcode = completed_as(raw.opcode).ok_or(EINVAL)?;
+        // CAST: `usize` has more bits on every architecture.
+        let known = COMPLETED_AS.get(raw.opcode as usize);
+        let opcode = known.copied().flatten().ok_or(EINVAL)?;
         *self.next = raw.next;
         Ok(WrToken {
             // SAFETY: Both variants of the union, an integer and a pointer, have 64 bits.
             wr_id: unsafe { (&raw const raw.__bindgen_anon_1).cast::<u64>().read() },
-            qp: self.qp,
-            opcode,
+            queue: self.queue,
+            opcode: opcode as ffi::ib_wc_opcode,
             room: 0,
         })
     }
@@ -527,21 +526,21 @@ impl<'w, Ah, Mr> NextSend<'_, 'w, Ah, Mr> {
 /// Receive work requests of a client's list that were not accepted yet.
 pub(crate) struct RecvWrs<'w> {
     next: *const ffi::ib_recv_wr,
-    qp: u64,
+    queue: u64,
     lifetime: PhantomData<&'w ffi::ib_recv_wr>,
 }
 
 impl<'w> RecvWrs<'w> {
-    /// Converts the argument of the core. `qp` is the number of the queue pair.
+    /// Converts the argument of the core. `queue` is the number of the queue.
     ///
     /// # Safety
     ///
     /// The list, and the pointers in its work requests, must be valid for the lifetime of the
     /// returned value.
-    pub(super) unsafe fn new(first: *const ffi::ib_recv_wr, qp: u64) -> Self {
+    pub(super) unsafe fn new(first: *const ffi::ib_recv_wr, queue: u64) -> Self {
         Self {
             next: first,
-            qp,
+            queue,
             lifetime: PhantomData,
         }
     }
@@ -559,7 +558,9 @@ impl<'w> RecvWrs<'w> {
         Some(NextRecv {
             next: &mut self.next,
             raw,
-            qp: self.qp,
+            // SAFETY: By the requirement of `new` the buffers are valid.
+            sges: unsafe { Sge::list(raw.sg_list, raw.num_sge) },
+            queue: self.queue,
         })
     }
 }
@@ -568,28 +569,31 @@ impl<'w> RecvWrs<'w> {
 pub(crate) struct NextRecv<'l, 'w> {
     next: &'l mut *const ffi::ib_recv_wr,
     raw: &'w ffi::ib_recv_wr,
-    qp: u64,
+    sges: &'w [Sge],
+    queue: u64,
 }
 
 impl<'w> NextRecv<'_, 'w> {
     /// Returns the buffers of the work request.
     #[inline]
     pub(crate) fn sges(&self) -> &'w [Sge] {
-        // SAFETY: By the requirement of `RecvWrs::new` the buffers are valid.
-        unsafe { Sge::list(self.raw.sg_list, self.raw.num_sge) }
+        self.sges
     }
 
     /// Accepts the work request.
     #[inline]
     pub(crate) fn accept(self) -> WrToken {
-        let lengths = self.sges().iter().map(Sge::length);
-        let room = lengths.fold(0, u32::saturating_add);
+        let room = match self.sges {
+            [sge] => sge.length(),
+            // No device has so much room that this wraps. If it did, fewer messages would fit.
+            sges => sges.iter().map(Sge::length).fold(0, u32::wrapping_add),
+        };
         *self.next = self.raw.next;
         WrToken {
             // SAFETY: Both variants of the union, an integer and a pointer, have 64 bits.
             wr_id: unsafe { (&raw const self.raw.__bindgen_anon_1).cast::<u64>().read() },
-            qp: self.qp,
-            opcode: WcOpcode::Recv,
+            queue: self.queue,
+            opcode: WcOpcode::Recv as ffi::ib_wc_opcode,
             room,
         }
     }

@@ -10,9 +10,12 @@ use kernel::sync::atomic::Atomic;
 
 pub(crate) use core::sync::atomic::{
     AtomicBool,
+    AtomicI64,
     AtomicPtr,
     AtomicU32,
+    AtomicU64,
     AtomicU8,
+    AtomicUsize,
     Ordering::{
         Acquire,
         Relaxed,
@@ -24,6 +27,24 @@ pub(crate) use core::sync::atomic::{
 pub(crate) fn shared_words() -> &'static [Atomic<u32>; 64] {
     static WORDS: [Atomic<u32>; 64] = [const { Atomic::new(0) }; 64];
     &WORDS
+}
+
+/// Returns a value that is also modified in ways that [`Atomic`] only has.
+#[inline]
+pub(crate) fn read(value: &Atomic<u64>) -> u64 {
+    // SAFETY: The pointer is valid. On the architectures that have EFA, this is what the kernel does
+    // to load such a value.
+    unsafe { value.as_ptr().read_volatile() }
+}
+
+/// Orders earlier reads of memory that a device writes before later ones.
+#[inline(always)]
+pub(crate) fn dma_rmb() {
+    // This architecture reads in order, so that only the compiler must not reorder.
+    #[cfg(CONFIG_X86_64)]
+    core::sync::atomic::compiler_fence(core::sync::atomic::Ordering::SeqCst);
+    #[cfg(not(CONFIG_X86_64))]
+    kernel::sync::barrier::dma_mb(kernel::sync::barrier::Read);
 }
 
 /// A value whose users synchronize accesses. In tests, loom's type of this interface replaces it.

@@ -32,18 +32,43 @@ use kernel::{
     ffi::c_void,
     page::PAGE_SIZE,
     pci,
-    prelude::*,
-    sync::barrier::{
-        dma_mb,
-        Read, //
-    }, //
+    prelude::*, //
 };
 
-use super::device::as_raw;
+use super::{
+    atomic::dma_rmb,
+    device::as_raw, //
+};
 use crate::ffi;
 
 /// Number of bytes per access.
 const WORD: usize = size_of::<u64>();
+
+/// Calls a function with each word of `$size` bytes, and its number. Unrolled for up to four words:
+/// a compiler that optimizes for size keeps loops.
+macro_rules! each_word {
+    ($words:expr, $size:expr, $function:expr) => {{
+        let mut words = $words;
+        if $size <= 4 * WORD {
+            if let Some(word) = words.next() {
+                $function(0, word);
+            }
+            if let Some(word) = words.next() {
+                $function(1, word);
+            }
+            if let Some(word) = words.next() {
+                $function(2, word);
+            }
+            if let Some(word) = words.next() {
+                $function(3, word);
+            }
+        } else {
+            for (number, word) in words.enumerate() {
+                $function(number, word);
+            }
+        }
+    }};
+}
 
 /// A power of two of `N`-byte entries in coherent memory, all zero at first.
 ///
@@ -105,21 +130,21 @@ impl<'bound, const N: usize> Entries<'bound, N> {
     }
 
     /// Reads the entry at `index`, which wraps, after what was read before.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn read(&self, index: u32) -> [u8; N] {
         // The device writes the byte last by which the caller knows that the entry is complete.
-        dma_mb(Read);
+        dma_rmb();
         let words = self.words(index);
         let mut entry = [0; N];
-
-        for (i, bytes) in entry.chunks_exact_mut(WORD).enumerate() {
+        let read = |i: usize, bytes: &mut [u8]| {
             // SAFETY: The entry has `N / WORD` words, of which this is one.
             let word = unsafe { words.add(i) };
             // SAFETY: The word is aligned, and every value is valid. A volatile read that races
             // with the device is what the kernel does for `READ_ONCE`.
             let word = unsafe { ptr::read_volatile(word) };
             bytes.copy_from_slice(&word.to_ne_bytes());
-        }
+        };
+        each_word!(entry.chunks_exact_mut(WORD), N, read);
         entry
     }
 
@@ -139,11 +164,10 @@ impl<'bound, const N: usize> Entries<'bound, N> {
     ///
     /// If tasks write an entry at the same time, each word is from one of them. In the kernel's
     /// memory model, a volatile access of a word is atomic.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn write(&self, index: u32, entry: &[u8; N]) {
         let words = self.words(index);
-
-        for (i, bytes) in entry.chunks_exact(WORD).enumerate() {
+        let write = |i: usize, bytes: &[u8]| {
             let mut value = [0; WORD];
             value.copy_from_slice(bytes);
             // SAFETY: The entry has `N / WORD` words, of which this is one.
@@ -151,7 +175,8 @@ impl<'bound, const N: usize> Entries<'bound, N> {
             // SAFETY: The word is aligned. A volatile write that races with the device is what the
             // kernel does for `WRITE_ONCE`.
             unsafe { ptr::write_volatile(word, u64::from_ne_bytes(value)) };
-        }
+        };
+        each_word!(entry.chunks_exact(WORD), N, write);
     }
 }
 

@@ -200,8 +200,9 @@ impl<'bound> Window<'bound> {
         match offset.checked_add(size_of::<u32>()) {
             // INVARIANT: It is in the mapping.
             Some(end) if end <= self.length && offset % size_of::<u32>() == 0 => Ok(Doorbell {
-                window: self.clone(),
-                offset,
+                // SAFETY: This is in the mapping.
+                register: unsafe { self.base.add(offset) }.cast(),
+                _window: self.clone(),
             }),
             _ => Err(EINVAL),
         }
@@ -242,33 +243,31 @@ impl Drop for Window<'_> {
 ///
 /// # Invariants
 ///
-/// `offset` is that of an aligned word of `window`.
+/// `register` is an aligned word of `_window`.
 pub(crate) struct Doorbell<'bound> {
-    window: Arc<Window<'bound>>,
-    offset: usize,
+    register: NonNull<c_void>,
+    _window: Arc<Window<'bound>>,
 }
 
-impl Doorbell<'_> {
-    #[inline]
-    fn register(&self) -> *mut c_void {
-        // SAFETY: By the type invariant the offset is that of a word of the window.
-        unsafe { self.window.base.add(self.offset) }.as_ptr().cast()
-    }
+// SAFETY: The mapping belongs to the kernel, and not to a task.
+unsafe impl Send for Doorbell<'_> {}
 
+// SAFETY: Several tasks may write to a register at the same time.
+unsafe impl Sync for Doorbell<'_> {}
+
+impl Doorbell<'_> {
     /// Writes to the register, after earlier writes to memory.
     #[inline]
     pub(crate) fn ring(&self, value: u32) {
-        // SAFETY: The window is mapped as long as it exists. By the type invariant the register is
-        // aligned.
-        unsafe { bindings::writel(value, self.register()) }
+        // SAFETY: By the type invariant the register is aligned, and mapped as long as the window exists.
+        unsafe { bindings::writel(value, self.register.as_ptr()) }
     }
 
     /// Writes to the register after earlier writes to memory and [`Slots`], before later accesses.
     #[inline]
     pub(crate) fn ring_ordered(&self, value: u32) {
-        // SAFETY: The window is mapped as long as it exists. By the type invariant the register is
-        // aligned.
-        unsafe { ffi::efa_ring_ordered(value, self.register()) }
+        // SAFETY: By the type invariant the register is aligned, and mapped as long as the window exists.
+        unsafe { ffi::efa_ring_ordered(value, self.register.as_ptr()) }
     }
 }
 
@@ -346,7 +345,7 @@ impl<'s> Slot<'s> {
     }
 
     /// Writes the next `N` bytes. Returns `None` if there are fewer left.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn write<const N: usize>(&mut self, bytes: &[u8; N]) -> Option<()> {
         let Slot { place, .. } = self.split_off::<N>()?;
         // SAFETY: By the type invariant this is mapped. It has room for `N` bytes of whole words.
@@ -360,11 +359,10 @@ impl<'s> Slot<'s> {
 /// # Safety
 ///
 /// `place` must be mapped, aligned to words, and have room for `bytes`, which are whole words.
-#[inline]
+#[inline(always)]
 unsafe fn write_words<const N: usize>(place: NonNull<u8>, bytes: &[u8; N]) {
     let words = place.cast::<u64>();
-
-    for (number, bytes) in bytes.chunks_exact(WORD).enumerate() {
+    let write = |number: usize, bytes: &[u8]| {
         let mut value = [0; WORD];
         value.copy_from_slice(bytes);
         // SAFETY: The caller guarantees that there is room for all words of `bytes`.
@@ -372,5 +370,26 @@ unsafe fn write_words<const N: usize>(place: NonNull<u8>, bytes: &[u8; N]) {
         // SAFETY: The caller guarantees that this is mapped, and aligned. A volatile write is what
         // `__raw_writeq` is.
         unsafe { word.write_volatile(u64::from_ne_bytes(value)) };
+    };
+
+    // Unrolled for up to four words: a compiler that optimizes for size keeps loops.
+    let mut parts = bytes.chunks_exact(WORD);
+    if N <= 4 * WORD {
+        if let Some(part) = parts.next() {
+            write(0, part);
+        }
+        if let Some(part) = parts.next() {
+            write(1, part);
+        }
+        if let Some(part) = parts.next() {
+            write(2, part);
+        }
+        if let Some(part) = parts.next() {
+            write(3, part);
+        }
+    } else {
+        for (number, part) in parts.enumerate() {
+            write(number, part);
+        }
     }
 }

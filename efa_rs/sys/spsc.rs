@@ -14,6 +14,7 @@ use kernel::{
 
 use super::atomic::{
     Acquire,
+    AtomicU32,
     AtomicU8,
     Relaxed,
     Release,
@@ -37,6 +38,7 @@ pub(crate) enum Label {
 struct Slot<T> {
     /// [`EMPTY`] or a [`Label`].
     label: AtomicU8,
+    word: AtomicU32,
     value: UnsafeCell<MaybeUninit<T>>,
 }
 
@@ -46,15 +48,18 @@ struct Slot<T> {
 ///
 /// The value of a slot is initialized if its label is not [`EMPTY`]. Then only the consumer
 /// accesses it and changes the label. Otherwise only the producer does.
-struct Slots<T>(KVec<Slot<T>>);
+struct Slots<T, S> {
+    slots: KVec<Slot<T>>,
+    shared: S,
+}
 
 // SAFETY: By the type invariant, producer and consumer never access a value at the same time. The
 // label passes it between them. They may be different tasks, as `T` is `Send`.
-unsafe impl<T: Send> Sync for Slots<T> {}
+unsafe impl<T: Send, S: Sync> Sync for Slots<T, S> {}
 
-impl<T> Drop for Slots<T> {
+impl<T, S> Drop for Slots<T, S> {
     fn drop(&mut self) {
-        for slot in &self.0 {
+        for slot in &self.slots {
             if slot.label.load(Relaxed) != EMPTY {
                 slot.value.with_mut(|value| {
                     // SAFETY: By the type invariant the value is initialized. It has no other user.
@@ -65,32 +70,57 @@ impl<T> Drop for Slots<T> {
     }
 }
 
+impl<T, S> Slots<T, S> {
+    #[inline]
+    fn word(&self, index: usize) -> Option<&AtomicU32> {
+        Some(&self.slots.get(index)?.word)
+    }
+}
+
 /// The side that puts values.
-pub(crate) struct Producer<T>(Arc<Slots<T>>);
+pub(crate) struct Producer<T, S>(Arc<Slots<T, S>>);
 
 /// The side that takes values.
-pub(crate) struct Consumer<T>(Arc<Slots<T>>);
+pub(crate) struct Consumer<T, S>(Arc<Slots<T, S>>);
 
-/// Creates `count` empty slots.
+/// Creates `count` empty slots. Both sides also share `shared`, and a word for each slot, its index
+/// at first.
 ///
 /// # Errors
 ///
 /// - [`ENOMEM`] if there is no memory.
-pub(crate) fn slots<T: Send>(count: usize) -> Result<(Producer<T>, Consumer<T>)> {
-    let mut slots = KVec::with_capacity(count, GFP_KERNEL)?;
-    for _ in 0..count {
+pub(crate) fn slots<T: Send, S: Send + Sync>(
+    count: u32,
+    shared: S,
+) -> Result<(Producer<T, S>, Consumer<T, S>)> {
+    // CAST: `usize` has 64 bits on every architecture that has EFA.
+    let mut slots = KVec::with_capacity(count as usize, GFP_KERNEL)?;
+    for index in 0..count {
         // INVARIANT: The slot is empty.
         let slot = Slot {
             label: AtomicU8::new(EMPTY),
+            word: AtomicU32::new(index),
             value: UnsafeCell::new(MaybeUninit::uninit()),
         };
         slots.push(slot, GFP_KERNEL)?;
     }
-    let slots = Arc::new(Slots(slots), GFP_KERNEL)?;
+    let slots = Arc::new(Slots { slots, shared }, GFP_KERNEL)?;
     Ok((Producer(slots.clone()), Consumer(slots)))
 }
 
-impl<T: Send> Producer<T> {
+impl<T: Send, S> Producer<T, S> {
+    /// Returns what both sides share.
+    #[inline]
+    pub(crate) fn shared(&self) -> &S {
+        &self.0.shared
+    }
+
+    /// Returns the word of a slot, if there is such a slot.
+    #[inline]
+    pub(crate) fn word(&self, index: usize) -> Option<&AtomicU32> {
+        self.0.word(index)
+    }
+
     /// Puts a value into a slot. The consumer that takes it sees all earlier writes of this task.
     ///
     /// # Errors
@@ -98,7 +128,7 @@ impl<T: Send> Producer<T> {
     /// - The value, if the slot has one, or there is no such slot.
     #[inline]
     pub(crate) fn put(&mut self, index: usize, label: Label, value: T) -> Result<(), T> {
-        let slot = match self.0 .0.get(index) {
+        let slot = match self.0.slots.get(index) {
             Some(slot) if slot.label.load(Acquire) == EMPTY => slot,
             _ => return Err(value),
         };
@@ -112,11 +142,23 @@ impl<T: Send> Producer<T> {
     }
 }
 
-impl<T: Send> Consumer<T> {
+impl<T: Send, S> Consumer<T, S> {
+    /// Returns what both sides share.
+    #[inline]
+    pub(crate) fn shared(&self) -> &S {
+        &self.0.shared
+    }
+
+    /// Returns the word of a slot, if there is such a slot.
+    #[inline]
+    pub(crate) fn word(&self, index: usize) -> Option<&AtomicU32> {
+        self.0.word(index)
+    }
+
     /// Takes the value of a slot, if it has this label.
     #[inline]
     pub(crate) fn take(&mut self, index: usize, label: Label) -> Option<T> {
-        let slot = self.0 .0.get(index)?;
+        let slot = self.0.slots.get(index)?;
         if slot.label.load(Acquire) != label as u8 {
             return None;
         }

@@ -3,20 +3,14 @@
 //! Queue pairs that clients in the kernel post to.
 
 use kernel::{
-    new_spinlock_irq,
     prelude::*,
-    sync::{
-        Arc,
-        SpinLockIrq, //
-    }, //
+    sync::Arc, //
 };
 
 use super::{
     ah::Ah,
-    kernel_cq::{
-        KernelCq,
-        Sides, //
-    },
+    attached::Sides,
+    kernel_cq::KernelCq,
     kernel_qp_sizes::Limits,
     kernel_wqe,
     mr::Mr, //
@@ -24,11 +18,13 @@ use super::{
 use crate::{
     com::{
         Cause,
-        CommandError, //
+        CommandError,
+        Epoch, //
     },
     io::{
         Buffer,
         PostSide,
+        PostState,
         RecvRing,
         SendRing, //
     },
@@ -39,6 +35,10 @@ use crate::{
         RecvWrs,
         SendWrs,
         WrToken, //
+    },
+    sys::lock::{
+        new_irq_lock,
+        IrqLock, //
     },
 };
 
@@ -58,11 +58,12 @@ pub(super) struct RecvQueue<'a> {
 #[pin_data]
 pub(super) struct KernelQp<'a> {
     #[pin]
-    send: SpinLockIrq<SendQueue<'a>>,
+    send: IrqLock<SendQueue<'a>>,
     #[pin]
-    recv: SpinLockIrq<Option<RecvQueue<'a>>>,
+    recv: IrqLock<Option<RecvQueue<'a>>>,
     send_cq: Arc<KernelCq<'a>>,
     recv_cq: Arc<KernelCq<'a>>,
+    epoch: Arc<Epoch<'a>>,
     /// The queue pair in completions. Distinguishes it from earlier ones with the same number.
     qp: Arc<QpRef>,
     qp_num: u16,
@@ -109,8 +110,9 @@ impl<'a> KernelQp<'a> {
         } = parts;
         let pair = Arc::pin_init(
             pin_init!(Self {
-                send <- new_spinlock_irq!(send, "efa_send_queue"),
-                recv <- new_spinlock_irq!(recv, "efa_receive_queue"),
+                epoch: send_cq.epoch().clone(),
+                send <- new_irq_lock!(send, c"efa_send_queue"),
+                recv <- new_irq_lock!(recv, c"efa_receive_queue"),
                 send_cq,
                 recv_cq,
                 qp,
@@ -184,10 +186,12 @@ impl<'a> KernelQp<'a> {
 
     /// Closes the queues. Later work requests complete as flushed, after those that the device has.
     pub(super) fn close(&self) {
-        self.send.lock().requests.close();
-        if let Some(recv) = &mut *self.recv.lock() {
-            recv.requests.close();
-        }
+        self.send.with(|send| send.requests.close());
+        self.recv.with(|recv| {
+            if let Some(recv) = recv {
+                recv.requests.close();
+            }
+        });
         self.cqs()
             .for_each(|cq| cq.expect_flush(self.qp_num, &self.qp));
     }
@@ -195,16 +199,30 @@ impl<'a> KernelQp<'a> {
     /// Empties the queues, as the device does in the reset state: discards posted work requests
     /// and completions that were not polled.
     fn reset(&self) {
-        let mut send = self.send.lock();
-        let mut recv = self.recv.lock();
-        self.cqs().for_each(|cq| {
-            let recv = Option::as_mut(&mut recv).map(|recv| &mut recv.requests);
-            cq.reset(self.qp_num, &self.qp, &mut send.requests, recv);
+        self.send.with(|send| {
+            self.recv.with(|recv| {
+                self.cqs().for_each(|cq| {
+                    let recv = recv.as_mut().map(|recv| &mut recv.requests);
+                    cq.reset(self.qp_num, &self.qp, &mut send.requests, recv);
+                });
+                send.ring.reset();
+                if let Some(recv) = recv {
+                    recv.ring.reset();
+                }
+            });
         });
-        send.ring.reset();
-        if let Some(recv) = &mut *recv {
-            recv.ring.reset();
-        }
+    }
+
+    /// Lets clients post as the state permits.
+    pub(super) fn enter(&self, state: QpState) {
+        let can_send = matches!(state, QpState::Rts | QpState::Sqd);
+        let can_receive = !matches!(state, QpState::Reset | QpState::Err);
+        self.send.with(|send| send.requests.set_ready(can_send));
+        self.recv.with(|recv| {
+            if let Some(recv) = recv {
+                recv.requests.set_ready(can_receive);
+            }
+        });
     }
 
     /// Posts send work requests. In the error state or on a stopped device, they are flushed.
@@ -213,24 +231,24 @@ impl<'a> KernelQp<'a> {
     ///
     /// - [`EINVAL`] if the queue pair can't send in its state, or does not support the operation.
     /// - [`ENOMEM`] if the queue is full.
-    pub(super) fn post_send(
-        &self,
-        state: Option<QpState>,
-        wrs: &mut SendWrs<'_, Ah, Mr<'a>>,
-    ) -> Result {
-        let mut guard = self.send.lock();
-        let queue = &mut *guard;
-        let can_send = matches!(state, Some(QpState::Rts | QpState::Sqd));
-        if self.is_closed(&mut queue.requests, can_send)? {
-            let result = flush_sends(queue, wrs);
-            drop(guard);
+    pub(super) fn post_send(&self, wrs: &mut SendWrs<'_, Ah, Mr<'a>>) -> Result {
+        let (result, is_waiting) = self.send.with(|queue| {
+            match self.state(&mut queue.requests) {
+                PostState::Open => {
+                    let result = self.post_sends(queue, wrs);
+                    queue.ring.ring_doorbell();
+                    // The client is woken if the device was stopped meanwhile, as its last poll may
+                    // have been before the post. The doorbell was followed by a full barrier. A
+                    // poll reads in the reverse order: first the epoch, then the work requests.
+                    (result, self.epoch.is_halted())
+                }
+                PostState::Closed => (flush_sends(queue, wrs), true),
+                PostState::Unready => (Err(EINVAL), false),
+            }
+        });
+        if is_waiting {
             self.send_cq.wake();
-            return result;
         }
-        let result = self.post_sends(queue, wrs);
-        queue.ring.ring_doorbell();
-        drop(guard);
-        self.send_cq.wake_if_halted();
         result
     }
 
@@ -250,24 +268,15 @@ impl<'a> KernelQp<'a> {
         Ok(())
     }
 
-    /// Returns whether the device no longer accepts work requests of a queue.
-    ///
-    /// # Errors
-    ///
-    /// - [`EINVAL`] if it does not accept them yet.
+    /// Returns whether work requests can be posted. The queues of a stopped device are closed.
     #[inline]
-    fn is_closed(&self, requests: &mut PostSide<WrToken>, is_ready: bool) -> Result<bool> {
-        if requests.is_closed() {
-            return Ok(true);
-        }
-        if !is_ready {
-            return Err(EINVAL);
-        }
-        if self.send_cq.is_closed() {
+    fn state(&self, requests: &mut PostSide<WrToken>) -> PostState {
+        let state = requests.state();
+        if state == PostState::Open && self.epoch.is_closed() {
             requests.close();
-            return Ok(true);
+            return PostState::Closed;
         }
-        Ok(false)
+        state
     }
 
     /// Posts receive work requests. In the error state or on a stopped device, they are flushed.
@@ -276,20 +285,25 @@ impl<'a> KernelQp<'a> {
     ///
     /// - [`EINVAL`] if the queue pair can't receive in its state, or there are too many buffers.
     /// - [`ENOMEM`] if the queue is full, or the queue pair has no receive queue.
-    pub(super) fn post_recv(&self, state: Option<QpState>, wrs: &mut RecvWrs<'_>) -> Result {
-        let mut guard = self.recv.lock();
-        let queue = Option::as_mut(&mut guard).ok_or(ENOMEM)?;
-        let can_receive = !matches!(state, None | Some(QpState::Reset | QpState::Err));
-        if self.is_closed(&mut queue.requests, can_receive)? {
-            let result = flush_recvs(queue, wrs);
-            drop(guard);
+    pub(super) fn post_recv(&self, wrs: &mut RecvWrs<'_>) -> Result {
+        let (result, is_waiting) = self.recv.with(|queue| {
+            let Some(queue) = queue else {
+                return (Err(ENOMEM), false);
+            };
+            match self.state(&mut queue.requests) {
+                PostState::Open => {
+                    let result = self.post_recvs(queue, wrs);
+                    queue.ring.ring_doorbell();
+                    // As in `post_send`.
+                    (result, self.epoch.is_halted())
+                }
+                PostState::Closed => (flush_recvs(queue, wrs), true),
+                PostState::Unready => (Err(EINVAL), false),
+            }
+        });
+        if is_waiting {
             self.recv_cq.wake();
-            return result;
         }
-        let result = self.post_recvs(queue, wrs);
-        queue.ring.ring_doorbell();
-        drop(guard);
-        self.recv_cq.wake_if_halted();
         result
     }
 
@@ -322,7 +336,7 @@ impl<'a> KernelQp<'a> {
 fn flush_sends(queue: &mut SendQueue<'_>, wrs: &mut SendWrs<'_, Ah, Mr<'_>>) -> Result {
     while let Some(next) = wrs.peek() {
         let room = queue.requests.room().ok_or(ENOMEM)?;
-        room.put(next.accept()?);
+        room.put_closed(next.accept()?);
     }
     Ok(())
 }
@@ -332,7 +346,7 @@ fn flush_sends(queue: &mut SendQueue<'_>, wrs: &mut SendWrs<'_, Ah, Mr<'_>>) -> 
 fn flush_recvs(queue: &mut RecvQueue<'_>, wrs: &mut RecvWrs<'_>) -> Result {
     while let Some(next) = wrs.peek() {
         let room = queue.requests.room().ok_or(ENOMEM)?;
-        room.put(next.accept());
+        room.put_closed(next.accept());
     }
     Ok(())
 }

@@ -121,6 +121,9 @@ impl Sizes {
             // The remote address takes the first place.
             rdma_sges: rdma_sges.min(places - 1),
             inline_data: cap.max_inline_data as usize,
+            rdma_inline_data: cap
+                .max_inline_data
+                .min((places as u32 - 1) * TxBufDesc::SIZE as u32),
             wqe_size: self.wqe_size,
             recv_sges: cap.max_recv_sge as usize,
         }
@@ -153,6 +156,8 @@ pub(super) struct Limits {
     pub(super) rdma_sges: usize,
     /// Maximum number of bytes of inline data.
     pub(super) inline_data: usize,
+    /// The same of an RDMA write.
+    pub(super) rdma_inline_data: u32,
     /// Bytes of a send work request in the ring.
     pub(super) wqe_size: usize,
     /// Maximum number of buffers of a receive.

@@ -32,16 +32,14 @@ use crate::{
         SendOp,
         SendWr, //
     },
+    sys::mmio::Slot,
 };
 
 /// Unit in which inline data is written, in bytes.
 const INLINE_PART: usize = TxBufDesc::SIZE;
 
-/// Inline data of a work request, with its length in bytes.
-type Inline = (
-    [[u8; INLINE_PART]; (MAX_WQE_SIZE - TxMetaDesc::SIZE) / INLINE_PART],
-    usize,
-);
+/// Maximum number of bytes of inline data, whole parts.
+const MAX_INLINE: usize = MAX_WQE_SIZE - TxMetaDesc::SIZE;
 
 /// Writes a work request with the id `req_id`. Nothing is written if this fails: the slot's memory is
 /// write-combining, so that a part could reach the device after the next work request in the slot.
@@ -57,25 +55,22 @@ pub(super) fn write(
     req_id: WrIndex,
     wqe: Wqe<'_>,
 ) -> Result {
-    match wr.operation()? {
-        SendOp::Send(wr) => for_peer(OpType::Send, &wr, None, limits, req_id, wqe),
-        SendOp::RdmaWrite(wr, remote) => {
-            for_peer(OpType::RdmaWrite, &wr, Some(remote), limits, req_id, wqe)
-        }
-        SendOp::RdmaRead(wr, remote) => {
-            for_peer(OpType::RdmaRead, &wr, Some(remote), limits, req_id, wqe)
-        }
+    let (op_type, wr, remote) = match wr.operation()? {
+        SendOp::Send(wr) => (OpType::Send, wr, None),
+        SendOp::RdmaWrite(wr, remote) => (OpType::RdmaWrite, wr, Some(remote)),
+        SendOp::RdmaRead(wr, remote) => (OpType::RdmaRead, wr, Some(remote)),
         // UD has no RDMA, and so no fast registration.
-        SendOp::RegMr(_) | SendOp::LocalInv { .. } if qp_type == QpType::UD => Err(EINVAL),
+        SendOp::RegMr(_) | SendOp::LocalInv { .. } if qp_type == QpType::UD => return Err(EINVAL),
         SendOp::RegMr(registration) => {
             let request = registration.mr().fast_reg(&registration)?.encode();
-            for_region(OpType::FastReg, &request, req_id, wqe)
+            return for_region(OpType::FastReg, &request, req_id, wqe);
         }
         SendOp::LocalInv { rkey } => {
             let request = FastMrInvReq { lkey: rkey }.encode();
-            for_region(OpType::FastInv, &request, req_id, wqe)
+            return for_region(OpType::FastInv, &request, req_id, wqe);
         }
-    }
+    };
+    for_peer(op_type, &wr, remote, limits, req_id, wqe)
 }
 
 /// Writes a request for a peer.
@@ -89,65 +84,65 @@ fn for_peer(
     req_id: WrIndex,
     mut wqe: Wqe<'_>,
 ) -> Result {
-    let body = &mut wqe.body;
-    let (data, imm_data) = (wr.data(), wr.imm_data());
-    let most = match remote {
-        Some(_) => limits.rdma_sges,
-        None => limits.send_sges,
-    };
-    let (inline, length) = match &data {
-        SendData::Sges(sges) if sges.len() <= most => (None, sges.len()),
-        SendData::Sges(_) => return Err(EINVAL),
-        SendData::Inline(data) => {
-            // Only a large work request has room for data after the remote address.
-            let room = match remote {
-                None => body.room(),
-                Some(_) if limits.wqe_size < MAX_WQE_SIZE => return Err(EINVAL),
-                Some(_) => body.room() - RemoteMemAddr::SIZE,
-            };
-            let inline = copy_inline(data, room.min(limits.inline_data))?;
-            (Some(inline.0), inline.1)
+    let data = wr.data();
+    let fits = match (&data, &remote) {
+        (SendData::Sges(sges), None) => sges.len() <= limits.send_sges,
+        (SendData::Sges(sges), Some(_)) => sges.len() <= limits.rdma_sges,
+        // `write_inline` checks this.
+        (SendData::Inline(_), None) => true,
+        // Only a large work request has room for data after the remote address.
+        (SendData::Inline(_), Some(_)) => {
+            limits.wqe_size >= MAX_WQE_SIZE
+                && data
+                    .length()
+                    .is_some_and(|length| length <= limits.rdma_inline_data)
         }
     };
+    if !fits {
+        return Err(EINVAL);
+    }
     // Queue pair numbers of the device have 16 bits.
     let dest_qp_num = u16::try_from(wr.remote_qpn()).map_err(|_| EINVAL)?;
     let ah = wr.ah()?.number();
-    let remote = match remote {
-        Some(remote) => Some(RemoteMemAddr {
+    if let Some(remote) = remote {
+        let remote = RemoteMemAddr {
             length: data.length().ok_or(EINVAL)?,
             rkey: remote.rkey,
             buf_addr: remote.addr,
-        }),
-        None => None,
-    };
-
-    // There is room for what was checked above.
-    if let Some(remote) = remote {
-        body.write(&remote.encode()).ok_or(EINVAL)?;
+        };
+        wqe.body.write(&remote.encode()).ok_or(EINVAL)?;
     }
-    if let SendData::Sges(sges) = data {
-        for sge in sges {
-            let buffer = TxBufDesc {
-                length: sge.length(),
-                lkey: sge.lkey(),
-                buf_addr: sge.addr(),
-            };
-            body.write(&buffer.encode()).ok_or(EINVAL)?;
+    let is_inline = matches!(data, SendData::Inline(_));
+    let length = match data {
+        SendData::Sges(sges) => {
+            for sge in sges {
+                let buffer = TxBufDesc {
+                    length: sge.length(),
+                    lkey: sge.lkey(),
+                    buf_addr: sge.addr(),
+                };
+                // There is room for as many as were checked above.
+                wqe.body.write(&buffer.encode()).ok_or(EINVAL)?;
+            }
+            // CAST: At most the number of places.
+            sges.len() as u16
         }
-    }
-    for part in inline.iter().flatten().take(length.div_ceil(INLINE_PART)) {
-        body.write(part).ok_or(EINVAL)?;
-    }
+        SendData::Inline(data) => {
+            let length;
+            (length, wqe.body) = write_inline(data, limits.inline_data, wqe.body)?;
+            length
+        }
+    };
+    let imm_data = wr.imm_data();
     wqe.finish(TxMetaDesc {
         req_id: req_id.as_raw(),
         ctrl1: TxCtrl1 {
             op_type: op_type.into(),
             has_imm: imm_data.is_some(),
-            inline_msg: inline.is_some(),
+            inline_msg: is_inline,
             ..TxCtrl1::default()
         },
-        // CAST: At most the number of places, or their bytes.
-        length: length as u16,
+        length,
         dest_qp_num,
         ah,
         qkey: wr.remote_qkey(),
@@ -157,12 +152,25 @@ fn for_peer(
     Ok(())
 }
 
-/// Copies inline data of at most `most` bytes.
-fn copy_inline(data: &InlineData<'_>, most: usize) -> Result<Inline> {
-    let mut bytes = Inline::default();
-    let place = bytes.0.as_flattened_mut().get_mut(..most).ok_or(EINVAL)?;
-    bytes.1 = data.copy_to(place).ok_or(EINVAL)?;
-    Ok(bytes)
+/// Writes inline data of at most `most` bytes. Returns its length, and the rest of `body`.
+#[inline(never)]
+fn write_inline<'w>(
+    data: InlineData<'_>,
+    most: usize,
+    mut body: Slot<'w>,
+) -> Result<(u16, Slot<'w>)> {
+    let mut bytes = [0; MAX_INLINE];
+    let place = bytes.get_mut(..most.min(body.room())).ok_or(EINVAL)?;
+    let length = data.copy_to(place).ok_or(EINVAL)?;
+    // All zeroes behind the data are part of the work request, too.
+    let mut parts = bytes.chunks_exact(INLINE_PART);
+    while let Some(part) = parts.next().and_then(<[u8]>::first_chunk::<INLINE_PART>) {
+        if body.write(part).is_none() {
+            break;
+        }
+    }
+    // CAST: Less than the size of a work request.
+    Ok((length as u16, body))
 }
 
 /// Writes a work request for a memory region.

@@ -57,11 +57,14 @@ use {
             },
         },
         rdma::MrRegistration,
-        sys::dma::Entries, //
-    },
-    kernel::sync::atomic::{
-        Atomic,
-        Relaxed, //
+        sys::{
+            atomic::{
+                AtomicU32,
+                AtomicU64,
+                Relaxed, //
+            },
+            dma::Entries, //
+        }, //
     },
 };
 
@@ -159,13 +162,13 @@ struct FastPages<'a> {
     /// Maximum number of pages.
     max: u32,
     /// Local key of the last registration by a work request.
-    lkey: Atomic<u32>,
+    lkey: AtomicU32,
     /// Bytes of a page.
-    page_size: Atomic<u32>,
+    page_size: AtomicU32,
     /// Number of pages.
-    count: Atomic<u32>,
+    count: AtomicU32,
     /// Bus address of the first page.
-    first: Atomic<u64>,
+    first: AtomicU64,
 }
 
 #[vtable]
@@ -397,10 +400,10 @@ impl<'a> Mr<'a> {
         let pages = FastPages {
             list: Lent::new(efa.session.epoch(), "a list of pages", list)?,
             max: max_pages,
-            lkey: Atomic::new(0),
-            page_size: Atomic::new(0),
-            count: Atomic::new(0),
-            first: Atomic::new(0),
+            lkey: AtomicU32::new(0),
+            page_size: AtomicU32::new(0),
+            count: AtomicU32::new(0),
+            first: AtomicU64::new(0),
         };
         let pages = KBox::new(pages, GFP_KERNEL)?;
         // From here on, work requests may have the address of the list.

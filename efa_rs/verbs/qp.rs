@@ -60,8 +60,8 @@ use crate::{
 use {
     super::{
         ah::Ah,
+        attached::Sides,
         cq::Cq,
-        kernel_cq::Sides,
         kernel_qp::{
             KernelQp,
             Parts,
@@ -240,12 +240,12 @@ impl<'a> rdma::QueuePair<'a, Verbs> for Qp<'a> {
         _device: &rdma::Device<Efa<'a>>,
         wrs: &mut SendWrs<'_, Ah, Mr<'a>>,
     ) -> Result {
-        self.posted()?.post_send(self.state(), wrs)
+        self.posted()?.post_send(wrs)
     }
 
     #[cfg(kverbs)]
     fn post_recv(&self, _device: &rdma::Device<Efa<'a>>, wrs: &mut RecvWrs<'_>) -> Result {
-        self.posted()?.post_recv(self.state(), wrs)
+        self.posted()?.post_recv(wrs)
     }
 
     #[cfg(kverbs)]
@@ -616,6 +616,10 @@ impl<'a> Qp<'a> {
         // Without a new state, it is what the caller assumes.
         if has(QpAttrMask::STATE) {
             self.state.store(new_state as u32, Relaxed);
+            #[cfg(kverbs)]
+            if let Some(pair) = &self.kernel {
+                pair.enter(new_state);
+            }
         }
         Ok(())
     }

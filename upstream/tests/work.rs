@@ -220,7 +220,7 @@ mod tests {
         // What is only looked at stays.
         assert!(wrs.peek().ok_or(ENOENT)?.wr().is_signaled());
         let token = wrs.peek().ok_or(ENOENT)?.accept()?;
-        assert!(token.opcode() == WcOpcode::RdmaRead);
+        assert!(token.opcode() == WcOpcode::RdmaRead as u32);
         assert_eq!(token.into_wr_id(), 11);
         assert!(core::ptr::eq(wrs.as_raw(), &second.wr.wr));
         assert!(!wrs.peek().ok_or(ENOENT)?.wr().is_signaled());
@@ -283,7 +283,7 @@ mod tests {
             if let Some(sge) = next.sges().first() {
                 assert_eq!((sge.addr(), sge.length(), sge.lkey()), (1, 2, 3));
             }
-            assert!(next.accept().opcode() == WcOpcode::Recv);
+            assert!(next.accept().opcode() == WcOpcode::Recv as u32);
             assert!(wrs.as_raw().is_null());
         }
         Ok(())

@@ -28,6 +28,8 @@ pub mod flags {
 
     /// The caller may sleep, which the shim checks.
     pub const GFP_KERNEL: Flags = Flags(1);
+    /// The caller may not sleep.
+    pub const GFP_ATOMIC: Flags = Flags(2);
     /// A failure prints no message. The shim never prints one.
     pub const __GFP_NOWARN: Flags = Flags(4);
     /// The memory is zeroed.
@@ -145,6 +147,9 @@ pub type KVVec<T> = KVec<T>;
 /// Error of [`KVec::push_within_capacity`], with the value that does not fit.
 pub struct PushError<T>(pub T);
 
+/// Error of [`KVec::insert_within_capacity`], with the value that was not inserted.
+pub struct InsertError<T>(pub T);
+
 /// Error of [`KVec::remove`]: there is no value at the index.
 #[derive(Debug)]
 pub struct RemoveError;
@@ -243,6 +248,19 @@ impl<T> KVec<T> {
             return Err(PushError(value));
         }
         self.0.push(value);
+        Ok(())
+    }
+
+    /// Inserts a value at an index without an allocation. Later values move up.
+    ///
+    /// # Errors
+    ///
+    /// An [`InsertError`] if there is no room, or if the index exceeds the length.
+    pub fn insert_within_capacity(&mut self, index: usize, value: T) -> Result<(), InsertError<T>> {
+        if index > self.0.len() || self.0.len() == self.0.capacity() {
+            return Err(InsertError(value));
+        }
+        self.0.insert(index, value);
         Ok(())
     }
 

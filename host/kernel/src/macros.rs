@@ -60,6 +60,15 @@ macro_rules! new_spinlock_irq {
     };
 }
 
+/// Defines a class of locks, and returns a reference to it.
+#[macro_export]
+macro_rules! static_lock_class {
+    () => {{
+        static CLASS: $crate::sync::LockClassKey = $crate::sync::LockClassKey::new();
+        ::core::pin::Pin::static_ref(&CLASS)
+    }};
+}
+
 /// Defines a static mutex.
 #[macro_export]
 macro_rules! global_lock {

@@ -13,6 +13,7 @@ use sim::RawLock;
 
 use crate::{
     alloc::{flags::Flags, AllocError, Counted},
+    bindings::lock_class_key,
     error::{Error, Result},
     time::{Jiffies, JIFFY},
 };
@@ -115,6 +116,30 @@ impl<T: ?Sized> Deref for Arc<T> {
 }
 
 // Locks.
+
+/// A class of locks.
+pub struct LockClassKey(UnsafeCell<lock_class_key>);
+
+// SAFETY: It has no content.
+unsafe impl Sync for LockClassKey {}
+
+impl LockClassKey {
+    /// Returns a class.
+    pub const fn new() -> Self {
+        Self(UnsafeCell::new(lock_class_key))
+    }
+
+    /// Returns a pointer for C.
+    pub const fn as_ptr(&self) -> *mut lock_class_key {
+        self.0.get()
+    }
+}
+
+impl Default for LockClassKey {
+    fn default() -> Self {
+        Self::new()
+    }
+}
 
 /// A kind of lock.
 pub trait Backend {

@@ -26,7 +26,7 @@ mod sys {
     pub(crate) mod spsc;
 }
 
-use io::outstanding::{self, PollSide, PostSide, WrIndex};
+use io::outstanding::{self, PollSide, PostSide, PostState, WrIndex};
 use loom::{
     sync::{
         atomic::{AtomicU32, Ordering},
@@ -42,10 +42,16 @@ fn queue(count: u32) -> (PostSide<Box<u64>>, PollSide<Box<u64>>) {
 
 /// Posts a work request, if there is room.
 fn post(queue: &mut PostSide<Box<u64>>, number: u64) -> Option<WrIndex> {
+    let is_closed = queue.state() == PostState::Closed;
     let room = queue.room()?;
     let index = room.index();
     // On the heap, so that a lost or duplicated request is detected.
-    room.put(Box::new(number));
+    let request = Box::new(number);
+    if is_closed {
+        room.put_closed(request);
+    } else {
+        room.put(request);
+    }
     Some(index)
 }
 
@@ -168,7 +174,7 @@ fn what_is_not_polled_is_dropped() {
 #[test]
 fn a_slot_is_used_again() {
     loom::model(|| {
-        let (mut producer, mut consumer) = spsc::slots(1).unwrap();
+        let (mut producer, mut consumer) = spsc::slots(1, ()).unwrap();
         producer.put(0, Label::A, Box::new(1)).unwrap();
         let producing = thread::spawn(move || producer.put(0, Label::B, Box::new(2)).is_ok());
         let first = consumer.take(0, Label::A);

@@ -32,9 +32,12 @@ macro_rules! atomics {
 
 atomics! {
     AtomicBool, bool;
+    AtomicI64, i64;
     AtomicPtr<T>, *mut T;
     AtomicU32, u32;
+    AtomicU64, u64;
     AtomicU8, u8;
+    AtomicUsize, usize;
 }
 
 std::thread_local! {
@@ -45,6 +48,18 @@ std::thread_local! {
 #[allow(dead_code, reason = "not all modules have several devices")]
 pub(crate) fn shared_words() -> &'static [Atomic<u32>; 64] {
     WORDS.with(|words| *words)
+}
+
+/// As the module's function.
+#[allow(dead_code, reason = "not all modules have counters")]
+pub(crate) fn read(value: &Atomic<u64>) -> u64 {
+    value.load(kernel::sync::atomic::Relaxed)
+}
+
+/// As the module's function.
+#[allow(dead_code, reason = "not all modules have a device")]
+pub(crate) fn dma_rmb() {
+    kernel::sync::barrier::dma_mb(kernel::sync::barrier::Read);
 }
 
 /// As the module's type.

@@ -40,9 +40,15 @@ empty! {
     net_device nlmsghdr inode netlink_ext_ack file_operations cgroup_file
     phys_vec p2pdma_provider netlink_callback module mm_struct dma_buf_attachment
     dma_buf_attach_ops cgroup_subsys_state task_struct sg_table sg_append_table file
-    callback_head list_head hlist_node xarray spinlock_t rwlock_t
+    callback_head list_head hlist_node xarray rwlock_t
     mutex rw_semaphore atomic64_t refcount_t sockaddr page
 }
+
+/// Memory for a lock. C structures that contain one are copied while it is not in use.
+#[derive(Clone, Copy, Default)]
+pub struct spinlock_t(#[allow(dead_code, reason = "a `RawLock` is stored there")] [usize; 8]);
+
+pub struct lock_class_key;
 
 #[derive(Clone, Copy, Default)]
 pub struct atomic_t {

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Completions and semaphores.
+//! Completions, semaphores and spinlocks.
 
-use core::{cell::Cell, ptr::null};
+use core::{cell::Cell, ffi::CStr, ptr::null};
 
-use super::ETIME;
+use sim::{Class, RawLock};
+
+use super::{lock_class_key, spinlock_t, ETIME};
 use crate::{
-    ffi::{c_int, c_long, c_ulong},
+    ffi::{c_char, c_int, c_long, c_ulong},
     time::JIFFY,
 };
 
@@ -153,4 +155,33 @@ pub unsafe fn up(this: *mut semaphore) {
         }
     }
     sim::point();
+}
+
+const _: () = assert!(
+    size_of::<RawLock>() <= size_of::<spinlock_t>()
+        && align_of::<RawLock>() <= align_of::<spinlock_t>()
+);
+
+pub unsafe fn __spin_lock_init(
+    slot: *mut spinlock_t,
+    name: *const c_char,
+    _key: *mut lock_class_key,
+) {
+    // SAFETY: The caller passes a static text.
+    let name: &'static CStr = unsafe { CStr::from_ptr(name.cast()) };
+    let class = Class::Name(name.to_str().expect("a name in ASCII"));
+    // SAFETY: The caller guarantees that there is room.
+    unsafe { slot.cast::<RawLock>().write(RawLock::of_class(class)) };
+}
+
+/// Disables no interrupts: the holder of the lock is in atomic context.
+pub unsafe fn _raw_spin_lock_irqsave(lock: *mut RawLock) -> c_ulong {
+    // SAFETY: The caller guarantees that the lock is initialized.
+    unsafe { (*lock).lock(false) };
+    0
+}
+
+pub unsafe fn _raw_spin_unlock_irqrestore(lock: *mut RawLock, _flags: c_ulong) {
+    // SAFETY: As above.
+    unsafe { (*lock).unlock(false) };
 }
