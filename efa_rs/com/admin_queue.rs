@@ -10,10 +10,6 @@ use kernel::{
     new_mutex,
     prelude::*,
     sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
         Arc,
         Mutex, //
     },
@@ -56,6 +52,12 @@ use crate::{
         },
     },
     sys::{
+        atomic::{
+            AtomicBool,
+            AtomicU32,
+            AtomicUsize,
+            Relaxed, //
+        },
         log::{
             Hex,
             Limited, //
@@ -116,15 +118,15 @@ pub(crate) struct AdminQueue<'bound> {
     #[pin]
     silence: Limited<'bound>,
     /// Timeout of a command, in milliseconds.
-    completion_timeout_ms: Atomic<u32>,
+    completion_timeout_ms: AtomicU32,
     /// The same timeout in jiffies, the unit of waits.
-    completion_timeout: Atomic<Jiffies>,
+    completion_timeout: AtomicUsize,
     /// Whether an interrupt was missed, so that waiters poll for completions.
-    is_polled: Atomic<bool>,
+    is_polled: AtomicBool,
     /// [`SLOW_MS`] in jiffies.
     slow_wait: Jiffies,
     /// Whether the last command was slow.
-    is_slow: Atomic<bool>,
+    is_slow: AtomicBool,
     #[pin]
     slowness: Mutex<Option<Slowness>>,
     health: Arc<Health>,
@@ -167,11 +169,11 @@ impl<'bound> AdminQueue<'bound> {
                 registers: registers.clone(),
                 messages <- Limited::new(dev),
                 silence <- Limited::new(dev),
-                completion_timeout_ms: Atomic::new(timeout_ms),
-                completion_timeout: Atomic::new(msecs_to_jiffies(timeout_ms)),
-                is_polled: Atomic::new(false),
+                completion_timeout_ms: AtomicU32::new(timeout_ms),
+                completion_timeout: AtomicUsize::new(msecs_to_jiffies(timeout_ms)),
+                is_polled: AtomicBool::new(false),
                 slow_wait: msecs_to_jiffies(SLOW_MS),
-                is_slow: Atomic::new(false),
+                is_slow: AtomicBool::new(false),
                 slowness <- new_mutex!(None),
                 health: health.clone(),
                 statistics: statistics.clone(),
@@ -385,7 +387,8 @@ impl<'bound> AdminQueue<'bound> {
     fn note_slow(&self, waited: Jiffies) {
         let now = Instant::now();
         let mut slowness = self.slowness.lock();
-        let is_slow = self.is_slow.xchg(true, Relaxed);
+        let is_slow = self.is_slow.load(Relaxed);
+        self.is_slow.store(true, Relaxed);
         let submitted = now - from_jiffies(waited);
         let since = match &*slowness {
             // Without a pause between the commands.

@@ -8,15 +8,7 @@ use kernel::{
         Device, //
     },
     prelude::*,
-    sync::{
-        atomic::{
-            Acquire,
-            Atomic,
-            Relaxed,
-            Release, //
-        },
-        Arc, //
-    },
+    sync::Arc,
     time::{
         Delta,
         Instant,
@@ -50,6 +42,13 @@ use crate::{
         },
     },
     sys::{
+        atomic::{
+            Acquire,
+            AtomicI64,
+            AtomicU32,
+            Relaxed,
+            Release, //
+        },
         dma::Entries,
         log::{
             Hex,
@@ -74,17 +73,17 @@ pub(super) const GROUPS: u32 = AenqGroup::FatalError.mask()
 /// Number of keep-alive events, and times of the first and the last one in nanoseconds since the
 /// start of the session. Only the interrupt handler writes them.
 struct KeepAlives {
-    count: Atomic<i64>,
-    first: Atomic<i64>,
-    last: Atomic<i64>,
+    count: AtomicI64,
+    first: AtomicI64,
+    last: AtomicI64,
 }
 
 impl Default for KeepAlives {
     fn default() -> Self {
         Self {
-            count: Atomic::new(0),
-            first: Atomic::new(0),
-            last: Atomic::new(0),
+            count: AtomicI64::new(0),
+            first: AtomicI64::new(0),
+            last: AtomicI64::new(0),
         }
     }
 }
@@ -128,7 +127,7 @@ pub(super) struct Aenq<'bound> {
     messages: Limited<'bound>,
     /// Number of events consumed, which determines the next entry and its phase. Only
     /// [`Self::handle_events`] changes it.
-    consumed: Atomic<u32>,
+    consumed: AtomicU32,
 }
 
 impl<'bound> Aenq<'bound> {
@@ -156,7 +155,7 @@ impl<'bound> Aenq<'bound> {
                 started: Instant::now(),
                 keep_alives: KeepAlives::default(),
                 messages <- Limited::new(dev),
-                consumed: Atomic::new(0),
+                consumed: AtomicU32::new(0),
             }? Error),
             GFP_KERNEL,
         )

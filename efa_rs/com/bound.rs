@@ -11,10 +11,6 @@ use kernel::{
     pci,
     prelude::*,
     sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
         Arc,
         Mutex, //
     },
@@ -38,6 +34,11 @@ use crate::{
     hw,
     sys::{
         self,
+        atomic::{
+            AtomicBool,
+            AtomicU32,
+            Relaxed, //
+        },
         attach::Binding,
         log::Limited,
         mmio,
@@ -64,12 +65,12 @@ pub(crate) struct BoundDevice<'bound> {
     #[pin]
     messages: Limited<'bound>,
     /// Width of the device's DMA addresses in bits.
-    address_width: Atomic<u32>,
+    address_width: AtomicU32,
     /// Whether the driver's access to the function is revoked.
-    is_revoked: Atomic<bool>,
+    is_revoked: AtomicBool,
     /// Whether the bus has given the function to the driver while its state was frozen. The bus
     /// changes that state only if its own recovery succeeds, and not for another reset or binding.
-    ignores_frozen: Atomic<bool>,
+    ignores_frozen: AtomicBool,
     /// The admin queue of a session that is being started, and since when.
     #[pin]
     starting: Mutex<Option<(Arc<AdminQueue<'bound>>, Instant<Monotonic>)>>,
@@ -103,9 +104,9 @@ impl<'bound> BoundDevice<'bound> {
                 statistics,
                 wakers,
                 messages <- Limited::new(dev),
-                address_width: Atomic::new(0),
-                is_revoked: Atomic::new(false),
-                ignores_frozen: Atomic::new(sys::pci::channel(pdev) == Channel::IsFrozen),
+                address_width: AtomicU32::new(0),
+                is_revoked: AtomicBool::new(false),
+                ignores_frozen: AtomicBool::new(sys::pci::channel(pdev) == Channel::IsFrozen),
                 starting <- new_mutex!(None),
             }? Error),
             GFP_KERNEL,

@@ -15,10 +15,6 @@ use kernel::{
     pci::Bar,
     prelude::*,
     sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
         Arc,
         Mutex, //
     },
@@ -32,6 +28,10 @@ use crate::{
         Register, //
     },
     sys::{
+        atomic::{
+            AtomicU32,
+            Relaxed, //
+        },
         dma::Entries,
         log::{
             Hex,
@@ -62,7 +62,7 @@ const READ_POLL_INTERVAL: Delta = Delta::from_micros(10);
 #[pin_data]
 pub(crate) struct Registers<'bound> {
     bar: Bar<'bound, REGISTERS_SIZE>,
-    read_timeout_us: Atomic<u32>,
+    read_timeout_us: AtomicU32,
     #[pin]
     messages: Limited<'bound>,
     #[pin]
@@ -89,7 +89,7 @@ impl<'bound> Registers<'bound> {
         Arc::pin_init(
             pin_init!(Self {
                 bar,
-                read_timeout_us: Atomic::new(READ_TIMEOUT_US),
+                read_timeout_us: AtomicU32::new(READ_TIMEOUT_US),
                 messages <- Limited::new(dev),
                 reader <- new_mutex!(Reader {
                     response,

@@ -8,6 +8,7 @@ use kernel::sync::atomic::{
 };
 
 use super::health::Cause;
+use crate::sys::atomic;
 
 /// A counter that only grows. Any context may add to it.
 pub(crate) struct Counter(Atomic<u64>);
@@ -34,7 +35,7 @@ impl Counter {
     /// Returns the count.
     #[inline]
     pub(crate) fn get(&self) -> u64 {
-        self.0.load(Relaxed)
+        atomic::read(&self.0)
     }
 }
 

@@ -78,32 +78,31 @@ pub(super) fn read_device(efa: &Efa<'_>, values: &mut [u64]) -> Result {
     let statistics = efa.session.device().statistics();
     let errors = &efa.errors;
 
-    store::<{ DEVICE.len() }>(
-        values,
-        [
-            statistics.submitted_cmds.get(),
-            statistics.completed_cmds.get(),
-            statistics.cmds_err.get(),
-            statistics.no_completion_cmds.get(),
-            statistics.keep_alive_rcvd.get(),
-            errors.alloc_pd_err.get(),
-            errors.create_qp_err.get(),
-            errors.create_cq_err.get(),
-            errors.reg_mr_err.get(),
-            errors.alloc_ucontext_err.get(),
-            errors.create_ah_err.get(),
-            errors.mmap_err.get(),
-            errors.alloc_mr_err.get(),
-            errors.get_dma_mr_err.get(),
-            statistics.all_resets(),
-            statistics.resets(Cause::FatalError),
-            statistics.resets(Cause::CommandTimeout),
-            statistics.resets(Cause::KeepAlive),
-            statistics.resets(Cause::RegisterTimeout),
-            statistics.resets(Cause::Requested),
-            statistics.resets(Cause::MemoryHeld),
-        ],
-    )
+    let values: &mut [u64; DEVICE.len()] = values.first_chunk_mut().ok_or(EINVAL)?;
+    *values = [
+        statistics.submitted_cmds.get(),
+        statistics.completed_cmds.get(),
+        statistics.cmds_err.get(),
+        statistics.no_completion_cmds.get(),
+        statistics.keep_alive_rcvd.get(),
+        errors.alloc_pd_err.get(),
+        errors.create_qp_err.get(),
+        errors.create_cq_err.get(),
+        errors.reg_mr_err.get(),
+        errors.alloc_ucontext_err.get(),
+        errors.create_ah_err.get(),
+        errors.mmap_err.get(),
+        errors.alloc_mr_err.get(),
+        errors.get_dma_mr_err.get(),
+        statistics.all_resets(),
+        statistics.resets(Cause::FatalError),
+        statistics.resets(Cause::CommandTimeout),
+        statistics.resets(Cause::KeepAlive),
+        statistics.resets(Cause::RegisterTimeout),
+        statistics.resets(Cause::Requested),
+        statistics.resets(Cause::MemoryHeld),
+    ];
+    Ok(())
 }
 
 /// Returns whether the device has the counters of the port.
@@ -184,11 +183,5 @@ pub(super) fn read_port(efa: &Efa<'_>, values: &mut [u64]) -> Result {
             *impaired_remote_conn_events = stats.impaired_remote_conn_events;
         }
     })?;
-    Ok(())
-}
-
-/// Stores one value for each counter.
-fn store<const N: usize>(values: &mut [u64], from: [u64; N]) -> Result {
-    *values.first_chunk_mut().ok_or(EINVAL)? = from;
     Ok(())
 }

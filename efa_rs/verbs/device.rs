@@ -180,22 +180,19 @@ fn largest(limit: u32) -> u32 {
 /// Returns the capabilities of the device and the driver.
 fn caps(efa: &Efa<'_>) -> u32 {
     let device = &efa.attributes().device.device_caps;
+    let cap = |has: bool, cap: u32| if has { cap } else { 0 };
 
-    [
-        (device.rdma_read, abi::CAPS_RDMA_READ),
-        (device.rnr_retry, abi::CAPS_RNR_RETRY),
-        (efa.session.event_queues() != 0, abi::CAPS_CQ_NOTIFICATIONS),
-        (true, abi::CAPS_CQ_WITH_SGID),
-        (device.data_polling_128, abi::CAPS_DATA_POLLING_128),
-        (device.rdma_write, abi::CAPS_RDMA_WRITE),
-        (
+    abi::CAPS_CQ_WITH_SGID
+        | abi::CAPS_CQ_WITH_EXT_MEM
+        | cap(device.rdma_read, abi::CAPS_RDMA_READ)
+        | cap(device.rnr_retry, abi::CAPS_RNR_RETRY)
+        | cap(efa.session.event_queues() != 0, abi::CAPS_CQ_NOTIFICATIONS)
+        | cap(device.data_polling_128, abi::CAPS_DATA_POLLING_128)
+        | cap(device.rdma_write, abi::CAPS_RDMA_WRITE)
+        | cap(
             device.unsolicited_write_recv,
             abi::CAPS_UNSOLICITED_WRITE_RECV,
-        ),
-        (true, abi::CAPS_CQ_WITH_EXT_MEM),
-        (device.event_counters, abi::CAPS_COMP_CNTR),
-        (device.sq_64_bit_req_id, abi::CAPS_SQ_64_BIT_REQ_ID),
-    ]
-    .into_iter()
-    .fold(0, |caps, (has, cap)| if has { caps | cap } else { caps })
+        )
+        | cap(device.event_counters, abi::CAPS_COMP_CNTR)
+        | cap(device.sq_64_bit_req_id, abi::CAPS_SQ_64_BIT_REQ_ID)
 }
