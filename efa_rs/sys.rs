@@ -36,4 +36,5 @@ pub(crate) mod sysfs;
 pub(crate) mod system;
 pub(crate) mod time;
 pub(crate) mod trace;
+mod words;
 pub(crate) mod work;

@@ -172,9 +172,6 @@ pub(crate) struct KernelCqInitAttr<'c> {
 /// A completion queue of a device of the provider `P`.
 #[vtable]
 pub(crate) trait CompletionQueue<'a, P: Provider>: Sized + Send + Sync {
-    /// Names of the [details](Self::details).
-    const DETAILS: &'static [&'static CStr] = &[];
-
     /// Creates a completion queue for a process.
     fn create_user(
         _device: &Device<P::Data<'a>>,
@@ -215,9 +212,13 @@ pub(crate) trait CompletionQueue<'a, P: Provider>: Sized + Send + Sync {
         0
     }
 
-    /// Returns the values that `rdma resource show` prints, by [`Self::DETAILS`].
-    fn details(&self) -> Details {
-        Details::default()
+    /// Adds the values that `rdma resource show` prints.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Details::put`].
+    fn details(&self, _details: &mut Details) -> Result {
+        Ok(())
     }
 
     /// Destroys the queue.
@@ -379,6 +380,6 @@ impl<P: Provider> Ops<P> {
         // core removes it from its list first.
         let (queue, _) = unsafe { Self::cq(cq) };
         // SAFETY: By the requirement of this function, the message is being built.
-        unsafe { queue.details().put(msg, P::Cq::DETAILS) }
+        unsafe { Details::fill(msg, |details| queue.details(details)) }
     }
 }

@@ -38,9 +38,6 @@ pub(crate) trait MemoryRegion<'a, P: Provider>: Sized + Send + Sync {
     /// Data that the driver's own methods, written in C, read right behind the core's object.
     type Shared: Copy + Default + Send + Sync;
 
-    /// Names of the [details](Self::details).
-    const DETAILS: &'static [&'static CStr] = &[];
-
     /// Registers memory of a process or of a DMA buffer.
     fn register_user(
         _device: &Device<P::Data<'a>>,
@@ -87,9 +84,13 @@ pub(crate) trait MemoryRegion<'a, P: Provider>: Sized + Send + Sync {
         MrKeys::default()
     }
 
-    /// Returns the values that `rdma resource show` prints, by [`Self::DETAILS`].
-    fn details(&self) -> Details {
-        Details::default()
+    /// Adds the values that `rdma resource show` prints.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Details::put`].
+    fn details(&self, _details: &mut Details) -> Result {
+        Ok(())
     }
 
     /// Returns the data that the driver's own methods read.
@@ -266,6 +267,6 @@ impl<P: Provider> Ops<P> {
         // core removes it from its list first.
         let (region, _) = unsafe { Self::object(mr) };
         // SAFETY: By the requirement of this function, the message is being built.
-        unsafe { region.details().put(msg, P::Mr::DETAILS) }
+        unsafe { Details::fill(msg, |details| region.details(details)) }
     }
 }

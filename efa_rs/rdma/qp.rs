@@ -74,9 +74,6 @@ pub(crate) trait QueuePair<'a, P: Provider>: Sized + Send + Sync {
     #[cfg(kverbs)]
     const SEND_WR_LAYOUT: Option<&'static SendWrLayout> = None;
 
-    /// Names of the [details](Self::details).
-    const DETAILS: &'static [&'static CStr] = &[];
-
     /// Creates a queue pair for a process.
     fn create(
         _device: &Device<P::Data<'a>>,
@@ -135,9 +132,13 @@ pub(crate) trait QueuePair<'a, P: Provider>: Sized + Send + Sync {
         0
     }
 
-    /// Returns the values that `rdma resource show` prints, by [`Self::DETAILS`].
-    fn details(&self) -> Details {
-        Details::default()
+    /// Adds the values that `rdma resource show` prints.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Details::put`].
+    fn details(&self, _details: &mut Details) -> Result {
+        Ok(())
     }
 
     /// Changes attributes of the queue pair.
@@ -380,6 +381,6 @@ impl<P: Provider> Ops<P> {
         // core removes it from its list first.
         let (pair, _) = unsafe { Self::qp(qp) };
         // SAFETY: By the requirement of this function, the message is being built.
-        unsafe { pair.details().put(msg, P::Qp::DETAILS) }
+        unsafe { Details::fill(msg, |details| pair.details(details)) }
     }
 }

@@ -37,38 +37,13 @@ use kernel::{
 
 use super::{
     atomic::dma_rmb,
-    device::as_raw, //
+    device::as_raw,
+    words::{
+        each_word,
+        WORD, //
+    },
 };
 use crate::ffi;
-
-/// Number of bytes per access.
-const WORD: usize = size_of::<u64>();
-
-/// Calls a function with each word of `$size` bytes, and its number. Unrolled for up to four words:
-/// a compiler that optimizes for size keeps loops.
-macro_rules! each_word {
-    ($words:expr, $size:expr, $function:expr) => {{
-        let mut words = $words;
-        if $size <= 4 * WORD {
-            if let Some(word) = words.next() {
-                $function(0, word);
-            }
-            if let Some(word) = words.next() {
-                $function(1, word);
-            }
-            if let Some(word) = words.next() {
-                $function(2, word);
-            }
-            if let Some(word) = words.next() {
-                $function(3, word);
-            }
-        } else {
-            for (number, word) in words.enumerate() {
-                $function(number, word);
-            }
-        }
-    }};
-}
 
 /// A power of two of `N`-byte entries in coherent memory, all zero at first.
 ///
@@ -136,15 +111,13 @@ impl<'bound, const N: usize> Entries<'bound, N> {
         dma_rmb();
         let words = self.words(index);
         let mut entry = [0; N];
-        let read = |i: usize, bytes: &mut [u8]| {
+        each_word(&mut entry, |number, bytes| {
             // SAFETY: The entry has `N / WORD` words, of which this is one.
-            let word = unsafe { words.add(i) };
+            let word = unsafe { words.add(number) };
             // SAFETY: The word is aligned, and every value is valid. A volatile read that races
             // with the device is what the kernel does for `READ_ONCE`.
-            let word = unsafe { ptr::read_volatile(word) };
-            bytes.copy_from_slice(&word.to_ne_bytes());
-        };
-        each_word!(entry.chunks_exact_mut(WORD), N, read);
+            *bytes = unsafe { ptr::read_volatile(word) }.to_ne_bytes();
+        });
         entry
     }
 
@@ -167,16 +140,13 @@ impl<'bound, const N: usize> Entries<'bound, N> {
     #[inline(always)]
     pub(crate) fn write(&self, index: u32, entry: &[u8; N]) {
         let words = self.words(index);
-        let write = |i: usize, bytes: &[u8]| {
-            let mut value = [0; WORD];
-            value.copy_from_slice(bytes);
+        each_word(&mut { *entry }, |number, bytes| {
             // SAFETY: The entry has `N / WORD` words, of which this is one.
-            let word = unsafe { words.add(i) };
+            let word = unsafe { words.add(number) };
             // SAFETY: The word is aligned. A volatile write that races with the device is what the
             // kernel does for `WRITE_ONCE`.
-            unsafe { ptr::write_volatile(word, u64::from_ne_bytes(value)) };
-        };
-        each_word!(entry.chunks_exact(WORD), N, write);
+            unsafe { ptr::write_volatile(word, u64::from_ne_bytes(*bytes)) };
+        });
     }
 }
 

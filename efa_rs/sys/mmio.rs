@@ -22,11 +22,14 @@ use kernel::{
     sync::Arc, //
 };
 
-use super::pci::as_raw;
+use super::{
+    pci::as_raw,
+    words::{
+        each_word,
+        WORD, //
+    },
+};
 use crate::ffi;
-
-/// Number of bytes per access.
-const WORD: usize = size_of::<u64>();
 
 /// A memory BAR that this driver has reserved.
 ///
@@ -348,48 +351,14 @@ impl<'s> Slot<'s> {
     #[inline(always)]
     pub(crate) fn write<const N: usize>(&mut self, bytes: &[u8; N]) -> Option<()> {
         let Slot { place, .. } = self.split_off::<N>()?;
-        // SAFETY: By the type invariant this is mapped. It has room for `N` bytes of whole words.
-        unsafe { write_words(place, bytes) };
+        let words = place.cast::<u64>();
+        each_word(&mut { *bytes }, |number, bytes| {
+            // SAFETY: By the type invariant there is room for all words of `bytes`.
+            let word = unsafe { words.add(number) };
+            // SAFETY: By the type invariant this is mapped, and aligned. A volatile write is what
+            // `__raw_writeq` is.
+            unsafe { word.write_volatile(u64::from_ne_bytes(*bytes)) };
+        });
         Some(())
-    }
-}
-
-/// Writes to memory of a device, in words.
-///
-/// # Safety
-///
-/// `place` must be mapped, aligned to words, and have room for `bytes`, which are whole words.
-#[inline(always)]
-unsafe fn write_words<const N: usize>(place: NonNull<u8>, bytes: &[u8; N]) {
-    let words = place.cast::<u64>();
-    let write = |number: usize, bytes: &[u8]| {
-        let mut value = [0; WORD];
-        value.copy_from_slice(bytes);
-        // SAFETY: The caller guarantees that there is room for all words of `bytes`.
-        let word = unsafe { words.add(number) };
-        // SAFETY: The caller guarantees that this is mapped, and aligned. A volatile write is what
-        // `__raw_writeq` is.
-        unsafe { word.write_volatile(u64::from_ne_bytes(value)) };
-    };
-
-    // Unrolled for up to four words: a compiler that optimizes for size keeps loops.
-    let mut parts = bytes.chunks_exact(WORD);
-    if N <= 4 * WORD {
-        if let Some(part) = parts.next() {
-            write(0, part);
-        }
-        if let Some(part) = parts.next() {
-            write(1, part);
-        }
-        if let Some(part) = parts.next() {
-            write(2, part);
-        }
-        if let Some(part) = parts.next() {
-            write(3, part);
-        }
-    } else {
-        for (number, part) in parts.enumerate() {
-            write(number, part);
-        }
     }
 }

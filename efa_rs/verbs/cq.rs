@@ -76,7 +76,12 @@ pub(crate) struct Cq<'a> {
     _ring_entry: Option<MmapEntry>,
     _doorbell_entry: Option<MmapEntry>,
     ring: Ring<'a>,
-    details: Details,
+    /// Bytes of an entry.
+    entry_size: u32,
+    /// Offset in bytes of the doorbell in its BAR.
+    db_offset: u32,
+    /// Bytes of all rings.
+    ring_size: u64,
 }
 
 /// The ring of a completion queue.
@@ -114,9 +119,6 @@ impl<'a> Ring<'a> {
 
 #[vtable]
 impl<'a> rdma::CompletionQueue<'a, Verbs> for Cq<'a> {
-    const DETAILS: &'static [&'static CStr] =
-        &[c"cq_idx", c"entry_size", c"ring_size", c"db_offset"];
-
     fn create_user(
         device: &rdma::Device<Efa<'a>>,
         context: &Context<'_, 'a, Verbs>,
@@ -168,8 +170,11 @@ impl<'a> rdma::CompletionQueue<'a, Verbs> for Cq<'a> {
         self.cqe
     }
 
-    fn details(&self) -> Details {
-        self.details
+    fn details(&self, details: &mut Details) -> Result {
+        details.put(c"cq_idx", self.cq_idx.into())?;
+        details.put(c"entry_size", self.entry_size.into())?;
+        details.put(c"ring_size", self.ring_size)?;
+        details.put(c"db_offset", self.db_offset.into())
     }
 
     fn destroy(&self, device: &rdma::Device<Efa<'a>>) {
@@ -324,12 +329,9 @@ impl<'a> Cq<'a> {
             _ring_entry: ring_entry,
             _doorbell_entry: doorbell_entry,
             ring: guard.ring.take().ok_or(EINVAL)?,
-            details: Details::new([
-                created.cq_idx.into(),
-                command.cq_entry_size.into(),
-                size as u64,
-                created.db_offset.into(),
-            ]),
+            entry_size: command.cq_entry_size,
+            db_offset: created.db_offset,
+            ring_size: size as u64,
         })
     }
 
@@ -412,12 +414,9 @@ impl<'a> Cq<'a> {
             _ring_entry: None,
             _doorbell_entry: None,
             ring: guard.ring.take().ok_or(EINVAL)?,
-            details: Details::new([
-                created.cq_idx.into(),
-                ENTRY_SIZE_EX.into(),
-                u64::from(count) * u64::from(ENTRY_SIZE_EX),
-                created.db_offset.into(),
-            ]),
+            entry_size: ENTRY_SIZE_EX,
+            db_offset: created.db_offset,
+            ring_size: u64::from(count) * u64::from(ENTRY_SIZE_EX),
         })
     }
 

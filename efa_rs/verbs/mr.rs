@@ -112,10 +112,6 @@ impl<'a, T: Send + Sync + 'a> UserPages<'a, T> {
         };
         Ok(KBox::new(region, GFP_KERNEL)?)
     }
-
-    fn details(&self) -> Details {
-        Details::new([self.page_size, self.count as u64])
-    }
 }
 
 /// The device's registration of the memory of a dma-buf.
@@ -175,8 +171,6 @@ struct FastPages<'a> {
 impl<'a> rdma::MemoryRegion<'a, Verbs> for Mr<'a> {
     type Shared = [u16; 4];
 
-    const DETAILS: &'static [&'static CStr] = &[c"page_size", c"pages"];
-
     fn register_user(
         device: &rdma::Device<Efa<'a>>,
         pd: &Pd,
@@ -223,15 +217,18 @@ impl<'a> rdma::MemoryRegion<'a, Verbs> for Mr<'a> {
         self.keys
     }
 
-    fn details(&self) -> Details {
-        match &self.memory {
-            Memory::Process(pages) => pages.details(),
-            Memory::DmaBuf(pages) => pages.details(),
+    fn details(&self, details: &mut Details) -> Result {
+        let (page_size, pages) = match &self.memory {
+            Memory::Process(pages) => (pages.page_size, pages.count),
+            Memory::DmaBuf(pages) => (pages.page_size, pages.count),
             #[cfg(kverbs)]
-            Memory::All => Details::default(),
+            Memory::All => (0, 0),
             #[cfg(kverbs)]
-            Memory::Fast(pages) => Details::new([0, pages.max.into()]),
-        }
+            // CAST: `usize` has 64 bits on every architecture that has EFA.
+            Memory::Fast(pages) => (0, pages.max as usize),
+        };
+        details.put(c"page_size", page_size)?;
+        details.put(c"pages", pages as u64)
     }
 
     fn shared(&self) -> [u16; 4] {

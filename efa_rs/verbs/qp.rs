@@ -119,7 +119,10 @@ pub(crate) struct Qp<'a> {
     /// State that was last set.
     state: AtomicU32,
     cap: QpCap,
-    details: Details,
+    /// Bytes of the rings of the send queue and of the receive queue.
+    ring_sizes: [u32; 2],
+    /// Offset in bytes of the send queue's ring in its BAR.
+    llq_offset: u32,
 }
 
 /// Userspace's mappings of a queue pair.
@@ -204,13 +207,6 @@ impl<'a> rdma::QueuePair<'a, Verbs> for Qp<'a> {
     #[cfg(kverbs)]
     const SEND_WR_LAYOUT: Option<&'static SendWrLayout> = Some(&SendWrLayout::EFA_SRD);
 
-    const DETAILS: &'static [&'static CStr] = &[
-        c"qp_handle",
-        c"sq_ring_size",
-        c"rq_ring_size",
-        c"llq_offset",
-    ];
-
     fn create(
         device: &rdma::Device<Efa<'a>>,
         context: &Context<'_, 'a, Verbs>,
@@ -257,8 +253,11 @@ impl<'a> rdma::QueuePair<'a, Verbs> for Qp<'a> {
         self.qp_num.into()
     }
 
-    fn details(&self) -> Details {
-        self.details
+    fn details(&self, details: &mut Details) -> Result {
+        details.put(c"qp_handle", self.device_qp.handle.into())?;
+        details.put(c"sq_ring_size", self.ring_sizes[0].into())?;
+        details.put(c"rq_ring_size", self.ring_sizes[1].into())?;
+        details.put(c"llq_offset", self.llq_offset.into())
     }
 
     fn modify(&self, device: &rdma::Device<Efa<'a>>, attr: &QpAttr, udata: &Udata<'_>) -> Result {
@@ -385,12 +384,8 @@ impl<'a> Qp<'a> {
             qp_type: attr.qp_type,
             state: AtomicU32::new(QpState::Reset as u32),
             cap: attr.cap,
-            details: Details::new([
-                created.qp_handle.into(),
-                command.sq_ring_size.into(),
-                command.rq_ring_size.into(),
-                created.llq_descriptors_offset.into(),
-            ]),
+            ring_sizes: [command.sq_ring_size, command.rq_ring_size],
+            llq_offset: created.llq_descriptors_offset,
         })
     }
 
@@ -512,12 +507,8 @@ impl<'a> Qp<'a> {
                 max_recv_wr: sizes.recv_depth,
                 ..attr.cap
             },
-            details: Details::new([
-                created.qp_handle.into(),
-                send_bytes.into(),
-                recv_bytes.into(),
-                created.llq_descriptors_offset.into(),
-            ]),
+            ring_sizes: [send_bytes, recv_bytes],
+            llq_offset: created.llq_descriptors_offset,
         })
     }
 
