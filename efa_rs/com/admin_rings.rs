@@ -160,5 +160,5 @@ fn ring<'bound, const N: usize>(
 ) -> Result<Lent<'bound, Entries<'bound, N>>> {
     // CAST: At most twice `DEPTH`.
     let ring = Entries::zeroed(dev, count as u32)?;
-    Lent::new(epoch, "the admin queue", Arc::new(ring, GFP_KERNEL)?)
+    Lent::new(epoch, &"the admin queue", Arc::new(ring, GFP_KERNEL)?)
 }

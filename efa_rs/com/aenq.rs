@@ -149,7 +149,7 @@ impl<'bound> Aenq<'bound> {
             try_pin_init!(Self {
                 dev,
                 registers: registers.clone(),
-                entries: Lent::new(epoch, "the event queue", entries)?,
+                entries: Lent::new(epoch, &"the event queue", entries)?,
                 health: health.clone(),
                 statistics: statistics.clone(),
                 started: Instant::now(),

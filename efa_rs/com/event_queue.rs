@@ -122,7 +122,7 @@ impl<'bound> EventQueue<'bound> {
     /// - Those of the admin command and of [`irq::Registration::new`].
     pub(super) fn new(parts: &Parts<'_, 'bound>, vector: u8, depth: u32) -> Result<Self> {
         let dev = parts.device.dev();
-        let ring = Lent::new(parts.epoch, "an event queue", Ring::new(dev, depth)?)?;
+        let ring = Lent::new(parts.epoch, &"an event queue", Ring::new(dev, depth)?)?;
         let eqn = ring
             .loan()
             .lend(|| parts.admin.create_eq(&ring.entries, vector))?;

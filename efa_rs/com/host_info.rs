@@ -59,7 +59,7 @@ pub(super) fn send<'bound>(
     }
     buffer.write(0, &bytes);
 
-    let buffer = Lent::new(epoch, "the host information", buffer)?;
+    let buffer = Lent::new(epoch, &"the host information", buffer)?;
     buffer.loan().lend(|| {
         admin.set_feature_from_buffer(
             FeatureId::HostInfo,

@@ -150,7 +150,8 @@ impl<'bound> Epoch<'bound> {
 /// Once it was [lent](Self::lend) it is freed only after the device has released it, or was
 /// stopped; else it is put into quarantine.
 pub(crate) struct Loan<'bound> {
-    what: &'static str,
+    /// Its purpose. A thin pointer, of which many objects have one.
+    what: &'static &'static str,
     is_lent: AtomicBool,
     epoch: Arc<Epoch<'bound>>,
 }
@@ -269,7 +270,7 @@ impl<'bound, T: Send + Sync + 'bound> Lent<'bound, T> {
     /// - [`ENOMEM`] if there is no memory.
     pub(crate) fn new(
         epoch: &Arc<Epoch<'bound>>,
-        what: &'static str,
+        what: &'static &'static str,
         memory: Arc<T>,
     ) -> Result<Self> {
         epoch.quarantine.reserve()?;

@@ -175,7 +175,7 @@ impl<'a> EventCounter<'a> {
             paddr: value.start(),
         };
         let value = Arc::new(value, GFP_KERNEL)?;
-        let value = Lent::new(efa.session.epoch(), "a completion counter", value)?;
+        let value = Lent::new(efa.session.epoch(), &"a completion counter", value)?;
         let created = value.loan().lend(|| efa.admin().execute(&command))?;
         Ok(Self {
             handle: created.cntr_handle,

@@ -370,7 +370,7 @@ impl<'a> Cq<'a> {
         let memory = Entries::zeroed(efa.session.device().dev(), count)?;
         let memory = Arc::new(memory, GFP_KERNEL)?;
         let rings = CompletionRings::new(memory.clone(), sub_cqs, depth)?;
-        let memory = Lent::new(epoch, "a completion queue", memory)?;
+        let memory = Lent::new(epoch, &"a completion queue", memory)?;
         let queue = KernelCq::new(rings, memory, notifier.as_ref(), &efa.session)?;
         let ring = Ring::Kernel(queue.clone());
 
@@ -422,7 +422,7 @@ impl<'a> Cq<'a> {
 
     /// Returns the ring of `size` bytes that userspace provides, or a new one.
     fn ring(efa: &Efa<'a>, attr: &CqInitAttr<'_, 'a>, size: usize) -> Result<Ring<'a>> {
-        const WHAT: &str = "a completion queue";
+        const WHAT: &&str = &"a completion queue";
         let epoch = efa.session.epoch();
 
         Ok(match attr.buffer(size)? {

@@ -106,7 +106,7 @@ impl<'a, T: Send + Sync + 'a> UserPages<'a, T> {
     /// - [`ENOMEM`] if there is no memory.
     fn new(efa: &Efa<'a>, memory: Arc<T>, request: &Request<'a>) -> Result<KBox<Self>> {
         let region = Self {
-            memory: Lent::new(efa.session.epoch(), "a memory region", memory)?,
+            memory: Lent::new(efa.session.epoch(), &"a memory region", memory)?,
             page_size: request.page_size,
             count: request.count,
         };
@@ -395,7 +395,7 @@ impl<'a> Mr<'a> {
         let list = Entries::zeroed(efa.session.device().dev(), count)?;
         let list = Arc::new(list, GFP_KERNEL)?;
         let pages = FastPages {
-            list: Lent::new(efa.session.epoch(), "a list of pages", list)?,
+            list: Lent::new(efa.session.epoch(), &"a list of pages", list)?,
             max: max_pages,
             lkey: AtomicU32::new(0),
             page_size: AtomicU32::new(0),
@@ -530,7 +530,7 @@ impl<'a> Request<'a> {
         let list = match list {
             Some(list) => {
                 let list = Arc::new(list, GFP_KERNEL)?;
-                Some(Lent::new(efa.session.epoch(), "a list of pages", list)?)
+                Some(Lent::new(efa.session.epoch(), &"a list of pages", list)?)
             }
             None => None,
         };

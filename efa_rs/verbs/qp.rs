@@ -2,6 +2,8 @@
 
 //! Queue pairs.
 
+use core::marker::PhantomData;
+
 use kernel::{
     prelude::*,
     sync::Arc, //
@@ -49,7 +51,7 @@ use crate::{
     },
     sys::{
         atomic::{
-            AtomicU32,
+            AtomicU8,
             Relaxed, //
         },
         dma::UserBuffer, //
@@ -108,21 +110,29 @@ const QUERYABLE: QpAttrMask = QpAttrMask::STATE
 
 /// A queue pair.
 pub(crate) struct Qp<'a> {
-    /// Mappings of a process.
-    _mmap_entries: Option<MmapEntries>,
-    /// Queues of a client in the kernel.
-    #[cfg(kverbs)]
-    kernel: Option<Arc<KernelQp<'a>>>,
+    queues: Queues<'a>,
     device_qp: DeviceQp<'a>,
     qp_num: u16,
     qp_type: QpType,
-    /// State that was last set.
-    state: AtomicU32,
+    /// State that was last set, a [`QpState`].
+    state: AtomicU8,
     cap: QpCap,
     /// Bytes of the rings of the send queue and of the receive queue.
     ring_sizes: [u32; 2],
     /// Offset in bytes of the send queue's ring in its BAR.
     llq_offset: u32,
+}
+
+/// The queues of a queue pair, by their user.
+enum Queues<'a> {
+    /// A process, which maps them.
+    User(
+        #[allow(dead_code, reason = "dropped with it")] MmapEntries,
+        PhantomData<&'a ()>,
+    ),
+    /// A client in the kernel.
+    #[cfg(kverbs)]
+    Kernel(Arc<KernelQp<'a>>),
 }
 
 /// Userspace's mappings of a queue pair.
@@ -273,7 +283,7 @@ impl<'a> rdma::QueuePair<'a, Verbs> for Qp<'a> {
         let epoch = efa.session.epoch();
         let result = self.device_qp.destroy(efa);
         #[cfg(kverbs)]
-        if let Some(pair) = &self.kernel {
+        if let Queues::Kernel(pair) = &self.queues {
             match pair.has_posted() {
                 true => epoch.settle_now(result),
                 false => epoch.settle(result),
@@ -338,7 +348,7 @@ impl<'a> Qp<'a> {
             size => {
                 let buffer = UserBuffer::zeroed(efa.session.device().dev(), size as usize)?;
                 let buffer = Arc::new(buffer, GFP_KERNEL)?;
-                let ring = Lent::new(efa.session.epoch(), "a queue pair", buffer)?;
+                let ring = Lent::new(efa.session.epoch(), &"a queue pair", buffer)?;
                 Some(ReceiveRing::User(ring))
             }
         };
@@ -376,13 +386,11 @@ impl<'a> Qp<'a> {
         })?;
 
         Ok(Self {
-            _mmap_entries: Some(mmap_entries),
-            #[cfg(kverbs)]
-            kernel: None,
+            queues: Queues::User(mmap_entries, PhantomData),
             device_qp,
             qp_num: created.qp_num,
             qp_type: attr.qp_type,
-            state: AtomicU32::new(QpState::Reset as u32),
+            state: AtomicU8::new(QpState::Reset as u8),
             cap: attr.cap,
             ring_sizes: [command.sq_ring_size, command.rq_ring_size],
             llq_offset: created.llq_descriptors_offset,
@@ -428,7 +436,7 @@ impl<'a> Qp<'a> {
         let receive_ring = match &entries {
             None => None,
             Some(entries) => {
-                let ring = Lent::new(epoch, "a queue pair", entries.clone())?;
+                let ring = Lent::new(epoch, &"a queue pair", entries.clone())?;
                 Some(ReceiveRing::Kernel(ring))
             }
         };
@@ -496,12 +504,11 @@ impl<'a> Qp<'a> {
         })?;
 
         Ok(Self {
-            _mmap_entries: None,
-            kernel: Some(pair),
+            queues: Queues::Kernel(pair),
             device_qp,
             qp_num: created.qp_num,
             qp_type: attr.qp_type,
-            state: AtomicU32::new(QpState::Reset as u32),
+            state: AtomicU8::new(QpState::Reset as u8),
             cap: QpCap {
                 max_send_wr: sizes.send_depth,
                 max_recv_wr: sizes.recv_depth,
@@ -514,7 +521,7 @@ impl<'a> Qp<'a> {
 
     /// Returns the state that was last set.
     fn state(&self) -> Option<QpState> {
-        QpState::from_raw(self.state.load(Relaxed))
+        QpState::from_raw(self.state.load(Relaxed).into())
     }
 
     /// Returns the queues that clients in the kernel post to.
@@ -524,7 +531,10 @@ impl<'a> Qp<'a> {
     /// - [`EINVAL`] if the queue pair belongs to a process.
     #[cfg(kverbs)]
     fn posted(&self) -> Result<&KernelQp<'a>> {
-        self.kernel.as_deref().ok_or(EINVAL)
+        match &self.queues {
+            Queues::Kernel(pair) => Ok(pair),
+            Queues::User(..) => Err(EINVAL),
+        }
     }
 
     /// Modifies attributes of the queue pair.
@@ -553,8 +563,8 @@ impl<'a> Qp<'a> {
             return Err(EOPNOTSUPP);
         }
         #[cfg(kverbs)]
-        if let (Some(pair), Some(QpState::Reset), QpState::Err) =
-            (&self.kernel, self.state(), new_state)
+        if let (Queues::Kernel(pair), Some(QpState::Reset), QpState::Err) =
+            (&self.queues, self.state(), new_state)
         {
             // A client may drain it. The device has nothing to flush, and lacks the transition.
             pair.close();
@@ -595,20 +605,20 @@ impl<'a> Qp<'a> {
         };
         let modify = || efa.admin().execute(&command);
         #[cfg(kverbs)]
-        match &self.kernel {
-            Some(pair) => {
+        match &self.queues {
+            Queues::Kernel(pair) => {
                 let is_in_error = || self.is_in_error(efa);
                 pair.change_state(self.state(), new_state, modify, is_in_error)?;
             }
-            None => modify().map(drop)?,
+            Queues::User(..) => modify().map(drop)?,
         }
         #[cfg(not(kverbs))]
         modify()?;
         // Without a new state, it is what the caller assumes.
         if has(QpAttrMask::STATE) {
-            self.state.store(new_state as u32, Relaxed);
+            self.state.store(new_state as u8, Relaxed);
             #[cfg(kverbs)]
-            if let Some(pair) = &self.kernel {
+            if let Queues::Kernel(pair) = &self.queues {
                 pair.enter(new_state);
             }
         }
