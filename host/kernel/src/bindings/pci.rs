@@ -143,9 +143,14 @@ impl pci_dev {
         self.error_state == pci_channel_io_perm_failure
     }
 
-    fn read(&self) -> Configuration {
+    /// Returns whether the function is in its slot, and the bus has not given it up.
+    pub fn is_there(&self) -> bool {
         let is_present = sim::device(|device| device.is_present()).unwrap_or(false);
-        if is_present && !self.is_disconnected() && self.access.get() != Access::Nothing {
+        is_present && !self.is_disconnected()
+    }
+
+    fn read(&self) -> Configuration {
+        if self.is_there() && self.access.get() != Access::Nothing {
             self.registers.get()
         } else {
             Configuration::ABSENT
@@ -250,7 +255,7 @@ impl pci_dev {
 
     /// Resets the function, as `pcie_reset_flr` does.
     pub fn function_level_reset(&self) -> c_int {
-        if self.flr == Flr::Unsupported || !self.is_readable() {
+        if matches!(self.flr, Flr::Unsupported | Flr::Unreadable) || !self.is_there() {
             return -ENOTTY;
         }
         // The kernel waits for pending transactions first. A write that has been under way ends here.

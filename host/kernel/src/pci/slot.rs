@@ -228,11 +228,14 @@ impl Slot {
                 command: bindings::PCI_COMMAND_INTX_DISABLE as u16,
                 ..registers
             };
-            if self.pdev.is_readable() {
+            let is_readable = self.pdev.is_readable();
+            if is_readable {
                 self.pdev.save();
                 self.pdev.change(disabled);
             }
             let result = self.held(Access::Nothing, || self.pdev.function_level_reset());
+            let works = is_readable && self.pdev.is_there() && self.pdev.flr == Flr::Works;
+            assert!(result == 0 || !works, "a function that works is reset");
             self.pdev.restore();
             if self.is_bound {
                 // SAFETY: As above.
