@@ -33,7 +33,7 @@ add(
 def hinted(hint):
     """Returns the result of a probe with a command that is not completed, and the wait for it that the driver logs."""
     result = suite.probe(main, [({"opcode": "SET_FEATURE"}, {"silence": True})], {"admin_completion_timeout_ms": hint})
-    return " ".join([result, *re.findall(r"SET_FEATURE was not completed (within \d+ ms)", " ".join(suite.errors))])
+    return " ".join([result, *re.findall(r"for admin cmd SET_FEATURE (within \d+ ms)", " ".join(suite.errors))])
 
 
 suite.add("a hint below the minimum timeout of a command is ignored", lambda: hinted(1), "ETIME within 100 ms")
