@@ -20,11 +20,6 @@ use crate::sys::{
     },
 };
 
-/// Label of a work request that was posted to the device.
-const POSTED: Label = Label::A;
-/// Label of a work request that the driver itself completes as flushed.
-const CLOSED: Label = Label::B;
-
 /// The posting side of a queue's outstanding work requests.
 ///
 /// The device is given the index of a work request and returns it in the completion, in any order.
@@ -145,12 +140,12 @@ impl<T: Send> Room<'_, T> {
     /// Adds the work request, which the caller posts to the device.
     #[inline]
     pub(crate) fn put(self, request: T) {
-        self.put_as(POSTED, request);
+        self.put_as(Label::Posted, request);
     }
 
     /// Adds the work request to a closed queue.
     pub(crate) fn put_closed(self, request: T) {
-        self.put_as(CLOSED, request);
+        self.put_as(Label::Closed, request);
     }
 
     #[inline]
@@ -230,8 +225,8 @@ impl<T: Send> PollSide<T> {
             return;
         }
         for index in 0..places {
-            drop(self.slots.take(index, POSTED));
-            drop(self.slots.take(index, CLOSED));
+            drop(self.slots.take(index, Label::Posted));
+            drop(self.slots.take(index, Label::Closed));
             if let Some(free) = self.slots.word(index) {
                 // CAST: Indices have 16 bits.
                 free.store(index as u32, Relaxed);
@@ -247,7 +242,7 @@ impl<T: Send> PollSide<T> {
     /// Removes the posted work request with this index, if there is one.
     #[inline]
     pub(crate) fn remove(&mut self, index: u16) -> Option<T> {
-        self.take(index.into(), POSTED)
+        self.take(index.into(), Label::Posted)
     }
 
     #[inline]
@@ -274,7 +269,7 @@ impl<T: Send> PollSide<T> {
         let (first, mask) = (self.cursor, self.slots.shared().mask);
         for ahead in 0..=mask {
             let index = first.wrapping_add(ahead) & mask;
-            if let Some(request) = self.take(index, POSTED) {
+            if let Some(request) = self.take(index, Label::Posted) {
                 self.cursor = index.wrapping_add(1);
                 return Some(request);
             }
@@ -292,7 +287,7 @@ impl<T: Send> PollSide<T> {
         let shared = self.slots.shared();
         let next = shared.returned.load(Relaxed).wrapping_sub(shared.count);
         let index = self.slots.word(shared.place(next))?.load(Relaxed);
-        self.take(index, CLOSED)
+        self.take(index, Label::Closed)
     }
 
     /// Returns whether there are posted work requests that were not removed.

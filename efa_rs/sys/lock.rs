@@ -14,7 +14,6 @@ use core::{
 
 use kernel::{
     bindings,
-    ffi::c_ulong,
     prelude::*,
     sync::LockClassKey,
     types::Opaque, //
@@ -53,12 +52,27 @@ impl<T> IrqLock<T> {
     /// Calls `access` with the value, while it is locked.
     #[inline(always)]
     pub(crate) fn with<R>(&self, access: impl FnOnce(&mut T) -> R) -> R {
+        let lock = self.lock.get();
+        // SAFETY: The lock is initialized, and is released below. It begins with a raw one.
+        #[cfg(not(any(CONFIG_PREEMPT_RT, CONFIG_INLINE_SPIN_LOCK_IRQSAVE)))]
+        let flags = unsafe { bindings::_raw_spin_lock_irqsave(lock.cast()) };
         // SAFETY: The lock is initialized, and is released below.
-        let flags = unsafe { acquire(self.lock.get()) };
+        #[cfg(any(CONFIG_PREEMPT_RT, CONFIG_INLINE_SPIN_LOCK_IRQSAVE))]
+        unsafe {
+            bindings::spin_lock_irq_disable(lock)
+        };
         // SAFETY: No other task accesses the value before the lock is released.
         let result = access(unsafe { &mut *self.value.get() });
         // SAFETY: The lock was acquired with these flags, and the value is not used any more.
-        unsafe { release(self.lock.get(), flags) };
+        #[cfg(not(any(CONFIG_PREEMPT_RT, CONFIG_INLINE_SPIN_LOCK_IRQSAVE)))]
+        unsafe {
+            bindings::_raw_spin_unlock_irqrestore(lock.cast(), flags)
+        };
+        // SAFETY: The lock was acquired above, and the value is not used any more.
+        #[cfg(any(CONFIG_PREEMPT_RT, CONFIG_INLINE_SPIN_LOCK_IRQSAVE))]
+        unsafe {
+            bindings::spin_unlock_irq_enable(lock)
+        };
         result
     }
 }
@@ -70,50 +84,3 @@ macro_rules! new_irq_lock {
     };
 }
 pub(crate) use new_irq_lock;
-
-/// Disables interrupts and acquires a lock. Returns the previous state of interrupts.
-///
-/// # Safety
-///
-/// `lock` must be initialized. [`release`] must be called, and in reverse order of nested calls.
-#[cfg(not(any(CONFIG_PREEMPT_RT, CONFIG_INLINE_SPIN_LOCK_IRQSAVE)))]
-#[inline(always)]
-unsafe fn acquire(lock: *mut bindings::spinlock_t) -> c_ulong {
-    // SAFETY: The caller guarantees that the lock is initialized. It begins with a raw one.
-    unsafe { bindings::_raw_spin_lock_irqsave(lock.cast()) }
-}
-
-/// Releases a lock, and restores the state of interrupts.
-///
-/// # Safety
-///
-/// [`acquire`] must have returned `flags` for this lock.
-#[cfg(not(any(CONFIG_PREEMPT_RT, CONFIG_INLINE_SPIN_LOCK_IRQSAVE)))]
-#[inline(always)]
-unsafe fn release(lock: *mut bindings::spinlock_t, flags: c_ulong) {
-    // SAFETY: The caller guarantees that the lock is held, with these flags.
-    unsafe { bindings::_raw_spin_unlock_irqrestore(lock.cast(), flags) }
-}
-
-/// Disables interrupts and acquires a lock.
-///
-/// # Safety
-///
-/// `lock` must be initialized. [`release`] must be called.
-#[cfg(any(CONFIG_PREEMPT_RT, CONFIG_INLINE_SPIN_LOCK_IRQSAVE))]
-unsafe fn acquire(lock: *mut bindings::spinlock_t) -> c_ulong {
-    // SAFETY: The caller guarantees that the lock is initialized.
-    unsafe { bindings::spin_lock_irq_disable(lock) };
-    0
-}
-
-/// Releases a lock.
-///
-/// # Safety
-///
-/// [`acquire`] must have been called.
-#[cfg(any(CONFIG_PREEMPT_RT, CONFIG_INLINE_SPIN_LOCK_IRQSAVE))]
-unsafe fn release(lock: *mut bindings::spinlock_t, _flags: c_ulong) {
-    // SAFETY: The caller guarantees that the lock is held.
-    unsafe { bindings::spin_unlock_irq_enable(lock) }
-}

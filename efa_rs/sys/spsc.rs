@@ -28,10 +28,10 @@ const EMPTY: u8 = 0;
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Label {
-    /// The first kind of value.
-    A = 1,
-    /// The second kind of value.
-    B = 2,
+    /// A work request that was posted to the device.
+    Posted = 1,
+    /// A work request that the driver itself completes as flushed.
+    Closed = 2,
 }
 
 /// A slot.

@@ -13,15 +13,7 @@ use crate::{
         MAX_WQE_SIZE,
         MIN_WQE_SIZE, //
     },
-    io::{
-        outstanding,
-        PollSide,
-        PostSide, //
-    },
-    rdma::{
-        QpCap,
-        WrToken, //
-    },
+    rdma::QpCap, //
 };
 
 /// Maximum number of descriptors in a receive queue. The doorbell has 16 bits for the producer
@@ -127,24 +119,6 @@ impl Sizes {
             wqe_size: self.wqe_size,
             recv_sges: cap.max_recv_sge as usize,
         }
-    }
-
-    /// Allocates the state of the work requests that are posted to the send queue.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`outstanding::new`].
-    pub(super) fn send_requests(&self) -> Result<(PostSide<WrToken>, PollSide<WrToken>)> {
-        outstanding::new(self.send_depth)
-    }
-
-    /// Allocates the state of the work requests that are posted to the receive queue.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`outstanding::new`].
-    pub(super) fn recv_requests(&self) -> Result<(PostSide<WrToken>, PollSide<WrToken>)> {
-        outstanding::new(self.recv_depth)
     }
 }
 

@@ -76,6 +76,7 @@ use {
     crate::{
         hw::io::RxDesc,
         io::{
+            outstanding,
             RecvRing,
             SendRing, //
         },
@@ -440,11 +441,11 @@ impl<'a> Qp<'a> {
                 Some(ReceiveRing::Kernel(ring))
             }
         };
-        let (send_requests, sends) = sizes.send_requests()?;
+        let (send_requests, sends) = outstanding::new(sizes.send_depth)?;
         let (recv_requests, recvs) = match sizes.recv_depth {
             0 => (None, None),
             _ => {
-                let (posts, polls) = sizes.recv_requests()?;
+                let (posts, polls) = outstanding::new(sizes.recv_depth)?;
                 (Some(posts), Some(polls))
             }
         };

@@ -2,18 +2,7 @@
 
 //! Commands for address handles.
 
-use super::{
-    super::{
-        admin,
-        wire::{
-            self,
-            layout, //
-        }, //
-    },
-    command,
-    NoData,
-    Opcode, //
-};
+use super::*;
 
 layout! {
     /// Creates an address handle.

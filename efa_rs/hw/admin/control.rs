@@ -7,10 +7,7 @@
 //! [`CHUNK_SIZE`] bytes, and then a [`CtrlBuffInfo`] that refers to the next chunk. The length of a
 //! chunk includes its addresses and this reference, which the last chunk does not use.
 
-use super::super::wire::{
-    self,
-    layout, //
-};
+use super::*;
 
 layout! {
     /// Reference to a control buffer, or to a chunk of an indirect one.

@@ -2,19 +2,7 @@
 
 //! Commands for completion queues.
 
-use super::{
-    super::{
-        admin,
-        wire::{
-            self,
-            bits,
-            layout, //
-        }, //
-    },
-    command,
-    NoData,
-    Opcode, //
-};
+use super::*;
 
 bits! {
     /// Modes of a completion queue.

@@ -2,20 +2,8 @@
 
 //! Commands for event queues.
 
-use super::{
-    super::{
-        admin,
-        features::EqEvents,
-        wire::{
-            self,
-            bits,
-            layout, //
-        }, //
-    },
-    command,
-    NoData,
-    Opcode, //
-};
+use super::super::features::EqEvents;
+use super::*;
 
 bits! {
     /// Format of an event queue's entries.

@@ -2,20 +2,7 @@
 
 //! Commands for event counters, in which the device counts events of queue pairs in host memory.
 
-use super::{
-    super::{
-        admin,
-        wire::{
-            self,
-            bits,
-            codes,
-            layout, //
-        }, //
-    },
-    command,
-    NoData,
-    Opcode, //
-};
+use super::*;
 
 bits! {
     /// Events of a queue pair that can be counted.

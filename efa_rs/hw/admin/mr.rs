@@ -2,21 +2,7 @@
 
 //! Commands for memory regions.
 
-use super::{
-    super::{
-        admin,
-        wire::{
-            self,
-            bits,
-            layout, //
-        }, //
-    },
-    command,
-    AqFlags,
-    CtrlBuffInfo,
-    NoData,
-    Opcode, //
-};
+use super::*;
 
 /// Number of page addresses that fit into the command itself.
 pub const INLINE_PAGES: usize = 4;

@@ -2,18 +2,7 @@
 
 //! Commands for protection domains.
 
-use super::{
-    super::{
-        admin,
-        wire::{
-            self,
-            layout, //
-        }, //
-    },
-    command,
-    NoData,
-    Opcode, //
-};
+use super::*;
 
 layout! {
     /// Allocates a protection domain.

@@ -2,20 +2,7 @@
 
 //! Commands for queue pairs.
 
-use super::{
-    super::{
-        admin,
-        wire::{
-            self,
-            bits,
-            codes,
-            layout, //
-        }, //
-    },
-    command,
-    NoData,
-    Opcode, //
-};
+use super::*;
 
 codes! {
     /// Transports.

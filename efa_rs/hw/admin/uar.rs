@@ -2,18 +2,7 @@
 
 //! Commands for user access regions: pages of doorbells that one process may use.
 
-use super::{
-    super::{
-        admin,
-        wire::{
-            self,
-            layout, //
-        }, //
-    },
-    command,
-    NoData,
-    Opcode, //
-};
+use super::*;
 
 layout! {
     /// Allocates a user access region.

@@ -175,12 +175,12 @@ fn what_is_not_polled_is_dropped() {
 fn a_slot_is_used_again() {
     loom::model(|| {
         let (mut producer, mut consumer) = spsc::slots(1, ()).unwrap();
-        producer.put(0, Label::A, Box::new(1)).unwrap();
-        let producing = thread::spawn(move || producer.put(0, Label::B, Box::new(2)).is_ok());
-        let first = consumer.take(0, Label::A);
+        producer.put(0, Label::Posted, Box::new(1)).unwrap();
+        let producing = thread::spawn(move || producer.put(0, Label::Closed, Box::new(2)).is_ok());
+        let first = consumer.take(0, Label::Posted);
         assert_eq!(first.as_deref(), Some(&1));
         let is_put = producing.join().unwrap();
-        let second = consumer.take(0, Label::B);
+        let second = consumer.take(0, Label::Closed);
         assert_eq!(second.as_deref().copied(), is_put.then_some(2));
     });
 }
