@@ -12,7 +12,6 @@
 mod admin_in_flight;
 mod admin_queue;
 mod admin_rings;
-mod admin_slots;
 mod aenq;
 mod ah_cache;
 mod attributes;

@@ -2,6 +2,8 @@
 
 //! The commands in flight: their ring entries, their slots, and the tasks that wait for them.
 
+use core::array::from_fn;
+
 use kernel::{
     device::{
         Bound,
@@ -18,11 +20,8 @@ use kernel::{
 use super::{
     admin_rings::{
         Rings,
-        DEPTH, //
-    },
-    admin_slots::{
-        Slots,
-        Turn, //
+        DEPTH,
+        DEPTH_SHIFT, //
     },
     error::CommandError,
     lent::Epoch,
@@ -34,7 +33,8 @@ use crate::{
         admin::{
             AcqEntry,
             AcqHeader,
-            AqRequest, //
+            AqRequest,
+            COMMAND_ID_BITS, //
         },
         regs::{
             Register,
@@ -58,7 +58,11 @@ use crate::{
 /// Interval at which a waiting task polls for completions after an interrupt was missed.
 const POLL_INTERVAL: Delta = Delta::from_millis(10);
 
-/// The commands in flight.
+/// Mask of the bits of a command id.
+const COMMAND_ID_MASK: u16 = (1 << COMMAND_ID_BITS) - 1;
+
+/// The commands in flight. Each has a slot, whose number is in the low bits of the command's id. The
+/// high bits count all commands, so that duplicate and late completions are recognised.
 #[pin_data]
 pub(super) struct InFlight<'bound> {
     registers: Arc<Registers<'bound>>,
@@ -78,9 +82,38 @@ pub(super) struct InFlight<'bound> {
 
 /// State shared by submitters and the interrupt handler.
 struct State {
-    slots: Slots,
+    /// Whether commands are accepted. Once false, this stays so.
+    is_open: bool,
+    /// Number of commands submitted in this session, modulo 2^16.
+    submitted: u16,
     /// Number of completions consumed in this session, modulo 2^16.
     consumed: u16,
+    slots: [Slot; DEPTH as usize],
+}
+
+/// A slot for a command.
+struct Slot {
+    /// The id of the last command. Its low bits are the number of the slot.
+    id: u16,
+    stage: Stage,
+}
+
+/// The stage of a slot's command.
+enum Stage {
+    /// There is no command.
+    Free,
+    /// The device executes it.
+    InFlight,
+    /// The device has completed it.
+    Completed(AcqEntry),
+    /// It was aborted when the queue was closed.
+    Abandoned,
+}
+
+/// Returns the index of the slot of the command with this id.
+#[inline]
+fn slot_of(id: u16) -> usize {
+    usize::from(id & (DEPTH - 1))
 }
 
 impl<'bound> InFlight<'bound> {
@@ -99,8 +132,14 @@ impl<'bound> InFlight<'bound> {
         let rings = Rings::new(dev, version, epoch)?;
         let (registers, statistics) = (registers.clone(), statistics.clone());
         let state = State {
-            slots: Slots::new(),
+            is_open: true,
+            submitted: 0,
             consumed: 0,
+            slots: from_fn(|index| Slot {
+                // CAST: Less than 32.
+                id: index as u16,
+                stage: Stage::Free,
+            }),
         };
 
         Ok(pin_init!(Self {
@@ -120,18 +159,27 @@ impl<'bound> InFlight<'bound> {
         self.rings.start(&self.registers, msix_vector);
     }
 
-    /// Submits a command to the device. Returns `None` if no slot is free or the queue is closed.
+    /// Submits a command, and returns its id, or `None` if no slot is free or the queue is closed.
     #[inline]
-    pub(super) fn submit(&self, request: &AqRequest) -> Option<Turn> {
+    pub(super) fn submit(&self, request: &AqRequest) -> Option<u16> {
         self.state.with(|state| {
-            let turn = state.slots.occupy(self.first_use)?;
-            self.over.get(usize::from(turn.slot))?.reinit();
-            self.rings.submit(turn.number, turn.id, request);
+            if !state.is_open {
+                return None;
+            }
+            let mut slots = state.slots.iter_mut();
+            let slot = slots.find(|slot| matches!(slot.stage, Stage::Free))?;
+            let number = state.submitted;
+            let count = number.wrapping_add(1);
+            let id = (slot.id & (DEPTH - 1) | number.wrapping_add(self.first_use) << DEPTH_SHIFT)
+                & COMMAND_ID_MASK;
+            self.over.get(slot_of(id))?.reinit();
+            (slot.id, slot.stage) = (id, Stage::InFlight);
+            state.submitted = count;
+            self.rings.submit(number, id, request);
             self.statistics.submitted_cmds.increment();
             // Written under the lock, so that the device sees the counts in order.
-            let count = turn.number.wrapping_add(1);
             self.registers.write(Register::AqProdDb, count.into());
-            Some(turn)
+            Some(id)
         })
     }
 
@@ -142,13 +190,14 @@ impl<'bound> InFlight<'bound> {
 
     /// Implements [`Self::close`] with the lock held.
     fn abandon(&self, state: &mut State) {
-        let lost = state.slots.close();
-        for (slot, over) in (0..).zip(&self.over) {
-            if lost >> slot & 1 != 0 {
+        state.is_open = false;
+        for (slot, over) in state.slots.iter_mut().zip(&self.over) {
+            if let Stage::InFlight = slot.stage {
+                slot.stage = Stage::Abandoned;
+                self.statistics.abandoned_cmds.increment();
                 over.complete();
             }
         }
-        self.statistics.abandoned_cmds.add(lost.count_ones().into());
     }
 
     /// Handles the completions that the device has written.
@@ -163,12 +212,12 @@ impl<'bound> InFlight<'bound> {
                 break;
             };
             state.consumed = state.consumed.wrapping_add(1);
-            self.accept(&mut state.slots, &entry);
+            self.accept(state, &entry);
         }
     }
 
     /// Stores a completion for its command and wakes the waiter.
-    fn accept(&self, slots: &mut Slots, entry: &AcqEntry) {
+    fn accept(&self, state: &mut State, entry: &AcqEntry) {
         let header = AcqHeader::of(entry);
         if !self.rings.is_intact(entry) {
             self.messages.error(fmt!(
@@ -179,24 +228,27 @@ impl<'bound> InFlight<'bound> {
         }
 
         let id = header.command_id.id;
-        let slot = slots.complete(id, entry);
-        if let Some(over) = slot.and_then(|slot| self.over.get(usize::from(slot))) {
-            self.statistics.completed_cmds.increment();
-            over.complete();
-        } else if slots.is_open() {
+        let index = slot_of(id);
+        match (state.slots.get_mut(index), self.over.get(index)) {
+            (Some(slot), Some(over)) if slot.id == id && matches!(slot.stage, Stage::InFlight) => {
+                slot.stage = Stage::Completed(*entry);
+                self.statistics.completed_cmds.increment();
+                over.complete();
+            }
             // In a closed queue, the device may complete commands that were aborted.
-            self.messages.error(fmt!(
+            _ if !state.is_open => (),
+            _ => self.messages.error(fmt!(
                 "Received completion with unexpected command id {}, which is ignored",
                 Hex(id.into())
-            ));
+            )),
         }
     }
 
-    /// Waits for the command in `slot`, for at most `timeout`, and returns the rest of this time. If
-    /// `is_polled`, also polls for completions without an interrupt.
+    /// Waits for a command, for at most `timeout`, and returns the rest of this time. If `is_polled`,
+    /// also polls for completions without an interrupt.
     #[inline]
-    pub(super) fn wait(&self, slot: u16, timeout: Jiffies, is_polled: bool) -> Jiffies {
-        let Some(over) = self.over.get(usize::from(slot)) else {
+    pub(super) fn wait(&self, id: u16, timeout: Jiffies, is_polled: bool) -> Jiffies {
+        let Some(over) = self.over.get(slot_of(id)) else {
             return timeout;
         };
         if !is_polled {
@@ -215,28 +267,44 @@ impl<'bound> InFlight<'bound> {
         left
     }
 
-    /// Frees a slot and copies its completion. Returns whether that was present without an
-    /// interrupt. If it is missing, closes the queue, so that no other command is waited for.
+    /// Frees a command's slot and copies its completion. Returns whether that was present without
+    /// an interrupt. If it is missing, closes the queue, so that no other command is waited for.
     ///
     /// # Errors
     ///
     /// - [`CommandError::Timeout`] if the command has not completed.
     /// - [`CommandError::Abandoned`] if the queue was closed while the command was in flight.
-    pub(super) fn end(&self, slot: u16, entry: &mut AcqEntry) -> Result<bool, CommandError> {
+    pub(super) fn end(&self, id: u16, entry: &mut AcqEntry) -> Result<bool, CommandError> {
         self.state.with(|state| {
-            let is_late = !state.slots.is_over(slot);
+            let is_late = state.is_in_flight(id);
             if is_late {
                 self.consume(state);
             }
-            let is_lost = !state.slots.is_over(slot);
+            let is_lost = is_late && state.is_in_flight(id);
             if is_lost {
                 self.abandon(state);
             }
-            let result = state.slots.release(slot, entry);
-            if is_lost {
-                return Err(CommandError::Timeout);
-            }
-            result.map(|()| is_late)
+            let slot = state.slots.get_mut(slot_of(id));
+            let slot = slot.ok_or(CommandError::Abandoned)?;
+            let result = match &slot.stage {
+                Stage::Completed(completion) => {
+                    *entry = *completion;
+                    Ok(is_late)
+                }
+                _ if is_lost => Err(CommandError::Timeout),
+                _ => Err(CommandError::Abandoned),
+            };
+            slot.stage = Stage::Free;
+            result
         })
+    }
+}
+
+impl State {
+    /// Returns whether the command with this id has neither completed nor was aborted.
+    #[inline]
+    fn is_in_flight(&self, id: u16) -> bool {
+        let slot = self.slots.get(slot_of(id));
+        slot.is_some_and(|slot| matches!(slot.stage, Stage::InFlight))
     }
 }

@@ -283,7 +283,7 @@ impl<'bound> AdminQueue<'bound> {
     ) -> Result<Started, CommandError> {
         self.enter(opcode)?;
 
-        let Some(turn) = self.in_flight.submit(request) else {
+        let Some(id) = self.in_flight.submit(request) else {
             // The queue is closed, so the next waiter for a slot fails as well.
             self.free_slots.release();
             self.statistics.cmds_err.increment();
@@ -291,10 +291,10 @@ impl<'bound> AdminQueue<'bound> {
         };
         let traced = trace::are_commands_traced().then(Instant::now);
         if traced.is_some() {
-            trace::command_submitted(self.dev, opcode.name(), turn.id);
+            trace::command_submitted(self.dev, opcode.name(), id);
         }
         Ok(Started {
-            slot: turn.slot,
+            id,
             opcode,
             subject,
             traced,
@@ -330,16 +330,16 @@ impl<'bound> AdminQueue<'bound> {
         timeout: Jiffies,
         entry: &mut AcqEntry,
     ) -> Result<(), CommandError> {
-        let (slot, opcode) = (started.slot, started.opcode);
+        let (id, opcode) = (started.id, started.opcode);
         let is_polled = self.is_polled.load(Relaxed);
-        let left = self.in_flight.wait(slot, timeout, is_polled);
+        let left = self.in_flight.wait(id, timeout, is_polled);
         let waited = timeout.saturating_sub(left);
         if waited > self.slow_wait {
             self.note_slow(waited);
         } else if self.is_slow.load(Relaxed) {
             self.is_slow.store(false, Relaxed);
         }
-        let result = self.in_flight.end(slot, entry);
+        let result = self.in_flight.end(id, entry);
         match result {
             Ok(true) => {
                 self.is_polled.store(true, Relaxed);
@@ -423,7 +423,7 @@ impl<'bound> AdminQueue<'bound> {
 
 /// A command that was submitted.
 struct Started {
-    slot: u16,
+    id: u16,
     opcode: Opcode,
     /// Follows the opcode in messages.
     subject: &'static str,
