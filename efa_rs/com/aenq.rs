@@ -8,12 +8,7 @@ use kernel::{
         Device, //
     },
     prelude::*,
-    sync::Arc,
-    time::{
-        Delta,
-        Instant,
-        Monotonic, //
-    },
+    sync::Arc, //
 };
 
 use super::{
@@ -43,11 +38,8 @@ use crate::{
     },
     sys::{
         atomic::{
-            Acquire,
-            AtomicI64,
             AtomicU32,
-            Relaxed,
-            Release, //
+            Relaxed, //
         },
         dma::Entries,
         log::{
@@ -70,49 +62,6 @@ pub(super) const GROUPS: u32 = AenqGroup::FatalError.mask()
     | AenqGroup::Notification.mask()
     | AenqGroup::KeepAlive.mask();
 
-/// Number of keep-alive events, and times of the first and the last one in nanoseconds since the
-/// start of the session. Only the interrupt handler writes them.
-struct KeepAlives {
-    count: AtomicI64,
-    first: AtomicI64,
-    last: AtomicI64,
-}
-
-impl Default for KeepAlives {
-    fn default() -> Self {
-        Self {
-            count: AtomicI64::new(0),
-            first: AtomicI64::new(0),
-            last: AtomicI64::new(0),
-        }
-    }
-}
-
-impl KeepAlives {
-    /// Records an event.
-    fn note(&self, at: Delta) {
-        let count = self.count.load(Relaxed);
-        if count == 0 {
-            self.first.store(at.as_nanos(), Relaxed);
-        }
-        self.last.store(at.as_nanos(), Relaxed);
-        // Stored last, so that a reader of the count also sees the times.
-        self.count.store(count.saturating_add(1), Release);
-    }
-
-    /// Returns the mean interval between events and the time of the last one, if three have come.
-    /// One interrupt may handle the first two, between which there seems to be no time then.
-    fn period_and_last(&self) -> Option<(Delta, Delta)> {
-        let intervals = self.count.load(Acquire) - 1;
-        if intervals < 2 {
-            return None;
-        }
-        let (first, last) = (self.first.load(Relaxed), self.last.load(Relaxed));
-        let period = Delta::from_nanos((last - first) / intervals);
-        Some((period, Delta::from_nanos(last)))
-    }
-}
-
 /// The asynchronous event queue.
 #[pin_data]
 pub(super) struct Aenq<'bound> {
@@ -121,8 +70,6 @@ pub(super) struct Aenq<'bound> {
     entries: Lent<'bound, Entries<'bound, { AenqEntry::SIZE }>>,
     health: Arc<Health>,
     statistics: Arc<Statistics>,
-    started: Instant<Monotonic>,
-    keep_alives: KeepAlives,
     #[pin]
     messages: Limited<'bound>,
     /// Number of events consumed, which determines the next entry and its phase. Only
@@ -152,8 +99,6 @@ impl<'bound> Aenq<'bound> {
                 entries: Lent::new(epoch, &"the event queue", entries)?,
                 health: health.clone(),
                 statistics: statistics.clone(),
-                started: Instant::now(),
-                keep_alives: KeepAlives::default(),
                 messages <- Limited::new(dev),
                 consumed: AtomicU32::new(0),
             }? Error),
@@ -178,13 +123,6 @@ impl<'bound> Aenq<'bound> {
         self.registers.write(Register::AenqCaps, caps.into_raw());
         // No event is consumed yet, so that the device may fill the whole ring.
         self.registers.write(Register::AenqConsDb, 0);
-    }
-
-    /// Returns the time since the last keep-alive event and the mean interval between the events,
-    /// if at least two have come.
-    pub(super) fn keep_alive_silence(&self) -> Option<(Delta, Delta)> {
-        let (period, last) = self.keep_alives.period_and_last()?;
-        Some((self.started.elapsed() - last, period))
     }
 
     /// Returns whether the device has written the event with this number.
@@ -224,7 +162,6 @@ impl<'bound> Aenq<'bound> {
         trace::event(self.dev, event.group, event.syndrome);
         let group = match AenqGroup::try_from(event.group) {
             Ok(AenqGroup::KeepAlive) => {
-                self.keep_alives.note(self.started.elapsed());
                 self.statistics.keep_alive_rcvd.increment();
                 return;
             }

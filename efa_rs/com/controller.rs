@@ -20,7 +20,8 @@ use super::{
     function::Function,
     health::{
         self,
-        Cause, //
+        Cause,
+        KeepAlives, //
     },
     lent::{
         Epoch,
@@ -49,6 +50,8 @@ struct Inner<'bound> {
     function: Function<'bound>,
     /// The session that uses the device, if any.
     session: Option<Arc<Session<'bound>>>,
+    /// Those of this session.
+    keep_alives: KeepAlives,
 }
 
 /// The controller of a device, which starts and halts its sessions.
@@ -104,6 +107,7 @@ impl<'bound> Controller<'bound> {
         let inner = Inner {
             function,
             session: None,
+            keep_alives: KeepAlives::new(0),
         };
         let controller = Owner(Arc::pin_init(
             pin_init!(Self {
@@ -146,6 +150,7 @@ impl<'bound> Controller<'bound> {
         let session = session?;
         // From here on, `revoke` waits for the lock and halts this session.
         inner.session = Some(session.clone());
+        inner.keep_alives = KeepAlives::new(self.statistics().keep_alive_rcvd.get());
         Ok(session)
     }
 
@@ -193,9 +198,11 @@ impl<'bound> Controller<'bound> {
     pub(super) fn monitor(&self) {
         self.check_start();
         // The lock's owner starts, resets or halts the device.
-        let failed = self.inner.try_lock().and_then(|inner| {
+        let failed = self.inner.try_lock().and_then(|mut inner| {
+            let inner = &mut *inner;
             let session = inner.session.as_ref()?;
-            let fault = session.find_fault().or_else(|| inner.function.find_fault());
+            let fault = session.find_fault(&mut inner.keep_alives);
+            let fault = fault.or_else(|| inner.function.find_fault());
             if fault.is_none() {
                 session.check_interrupts();
                 session.check_flush();

@@ -2,6 +2,8 @@
 
 //! Failures of a device: how they are detected and reported to recovery.
 
+use core::mem::take;
+
 use kernel::{
     prelude::*,
     sync::{
@@ -30,14 +32,17 @@ pub(super) const INTERVAL: Delta = Delta::from_secs(1);
 
 /// Number of missing keep-alive events after which the device is considered dead. ENA's driver uses
 /// the same.
-const MISSED_KEEP_ALIVES: i64 = 6;
+const MISSED_KEEP_ALIVES: u64 = 6;
 
-/// Minimum time without keep-alive events, in milliseconds, after which the device is considered
-/// dead, however short their period is.
-const MIN_KEEP_ALIVE_TIMEOUT_MS: i64 = 1_000;
+/// Number of keep-alive events from which their period is known. The first two may come together.
+const MIN_KEEP_ALIVES: u64 = 3;
 
-/// Maximum of that time, in milliseconds.
-const MAX_KEEP_ALIVE_TIMEOUT_MS: i64 = 10_000;
+/// Minimum number of checks without keep-alive events after which the device is considered dead. The
+/// first check after a stop of the system may precede the next event.
+const MIN_SILENT_CHECKS: u64 = 2;
+
+/// Maximum of that number, however long the period of the events is.
+const MAX_SILENT_CHECKS: u64 = 10;
 
 /// Value read from a register if the device is gone.
 const ALL_ONES: u32 = u32::MAX;
@@ -152,12 +157,48 @@ pub(super) fn read_status(registers: &Registers<'_>) -> Option<Cause> {
     }
 }
 
-/// Returns whether keep-alive events, which had this period, have been missing for too long.
-/// `hint_ms` is the device's advised timeout in milliseconds; 0 means no advice.
-pub(super) fn is_too_long(silence: Delta, period: Delta, hint_ms: u16) -> bool {
-    let timeout = match hint_ms {
-        0 => period.as_millis().saturating_mul(MISSED_KEEP_ALIVES),
-        hint => hint.into(),
-    };
-    silence.as_millis() > timeout.clamp(MIN_KEEP_ALIVE_TIMEOUT_MS, MAX_KEEP_ALIVE_TIMEOUT_MS)
+/// The keep-alive events of a session. Time is counted in health checks, so that none are missing
+/// because the system was stopped for a while.
+pub(super) struct KeepAlives {
+    /// Number of events before the session.
+    before: u64,
+    /// Number of events until the last check.
+    received: u64,
+    /// Number of checks until the last one with a new event.
+    active: u64,
+    /// Number of checks since then.
+    silent: u64,
+}
+
+impl KeepAlives {
+    /// Begins a session, before which this number of events was received.
+    pub(super) fn new(before: u64) -> Self {
+        Self {
+            before,
+            received: before,
+            active: 0,
+            silent: 0,
+        }
+    }
+
+    /// Counts a check, and returns whether events have been missing for too long. `received` is the
+    /// number of events until now. `hint_ms` is the timeout that the device advises; 0 means none.
+    pub(super) fn check(&mut self, received: u64, hint_ms: u16) -> bool {
+        self.silent = self.silent.saturating_add(1);
+        if received != self.received {
+            self.received = received;
+            self.active = self.active.saturating_add(take(&mut self.silent));
+        }
+        let events = received.saturating_sub(self.before);
+        if events < MIN_KEEP_ALIVES {
+            return false;
+        }
+        let periods = self.active.saturating_mul(MISSED_KEEP_ALIVES);
+        let limit = match hint_ms {
+            0 => periods.div_ceil(events),
+            // There is a check each second.
+            hint => u64::from(hint.div_ceil(1_000)),
+        };
+        self.silent >= limit.clamp(MIN_SILENT_CHECKS, MAX_SILENT_CHECKS)
+    }
 }

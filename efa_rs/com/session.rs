@@ -25,9 +25,9 @@ use super::{
     },
     function::Function,
     health::{
-        self,
         Cause,
-        Health, //
+        Health,
+        KeepAlives, //
     },
     host_info,
     lent::Epoch,
@@ -207,14 +207,11 @@ impl<'bound> Session<'bound> {
     }
 
     /// Returns the reported fault, if any, or a fault because keep-alive events are missing.
-    pub(super) fn find_fault(&self) -> Option<Cause> {
-        if let Some(cause) = self.fault() {
-            return Some(cause);
-        }
-        // A device that has sent fewer than three keep-alive events is not monitored by them.
+    pub(super) fn find_fault(&self, keep_alives: &mut KeepAlives) -> Option<Cause> {
+        let received = self.device.statistics().keep_alive_rcvd.get();
         let hint = self.attributes.hints.driver_watchdog_timeout;
-        let (silence, period) = self.aenq.keep_alive_silence()?;
-        health::is_too_long(silence, period, hint).then_some(Cause::KeepAlive)
+        let are_missing = keep_alives.check(received, hint);
+        self.fault().or(are_missing.then_some(Cause::KeepAlive))
     }
 
     /// Reports a fault. Returns the first one of the session.

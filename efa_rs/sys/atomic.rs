@@ -10,7 +10,6 @@ use kernel::sync::atomic::Atomic;
 
 pub(crate) use core::sync::atomic::{
     AtomicBool,
-    AtomicI64,
     AtomicPtr,
     AtomicU32,
     AtomicU64,
