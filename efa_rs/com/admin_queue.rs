@@ -239,7 +239,7 @@ impl<'bound> AdminQueue<'bound> {
     ///
     /// # Errors
     ///
-    /// Those of [`Self::submit`] and [`Pending::wait`].
+    /// Those of [`Self::begin`] and [`Self::finish`].
     // One copy for all commands: only their encoding and decoding depend on their types.
     #[inline(never)]
     pub(super) fn run(
@@ -254,28 +254,15 @@ impl<'bound> AdminQueue<'bound> {
     }
 
     /// Submits an encoded command without a wait for its completion. Waits if no slot is free.
+    /// [`Self::finish`] has to follow, which frees the slot.
     ///
     /// # Errors
     ///
     /// - [`CommandError::Closed`] if the queue accepts no commands.
     /// - [`CommandError::NoSlot`] if no slot becomes free.
-    pub(super) fn submit(
-        &self,
-        request: &AqRequest,
-        opcode: Opcode,
-        subject: &'static str,
-    ) -> Result<Pending<'_, 'bound>, CommandError> {
-        Ok(Pending {
-            queue: self,
-            started: Some(self.begin(request, opcode, subject)?),
-            submitted: Instant::now(),
-        })
-    }
-
-    /// Implements [`Self::submit`], and the first half of [`Self::run`].
     // Inlined, like `finish`, because nearly all commands are executed by `run`.
     #[inline(always)]
-    fn begin(
+    pub(super) fn begin(
         &self,
         request: &AqRequest,
         opcode: Opcode,
@@ -301,6 +288,12 @@ impl<'bound> AdminQueue<'bound> {
         })
     }
 
+    /// Returns the time that is left to a command.
+    pub(super) fn time_left(&self, submitted: Instant<Monotonic>) -> Jiffies {
+        let timeout = self.completion_timeout_ms.load(Relaxed);
+        to_jiffies(Delta::from_millis(timeout.into()) - submitted.elapsed())
+    }
+
     /// Waits for a free slot.
     fn enter(&self, opcode: Opcode) -> Result<(), CommandError> {
         if self.free_slots.try_acquire() {
@@ -322,9 +315,11 @@ impl<'bound> AdminQueue<'bound> {
     ///
     /// # Errors
     ///
-    /// Those of [`Pending::wait`].
+    /// - [`CommandError::Status`] if the device refused the command.
+    /// - [`CommandError::Timeout`] if the device does not answer.
+    /// - [`CommandError::Abandoned`] if the queue was closed while the command was in flight.
     #[inline(always)]
-    fn finish(
+    pub(super) fn finish(
         &self,
         started: &Started,
         timeout: Jiffies,
@@ -422,54 +417,12 @@ impl<'bound> AdminQueue<'bound> {
 }
 
 /// A command that was submitted.
-struct Started {
+#[must_use = "its slot is in use until the command was waited for"]
+pub(super) struct Started {
     id: u16,
     opcode: Opcode,
     /// Follows the opcode in messages.
     subject: &'static str,
     /// Time of the submission, if commands are traced.
     traced: Option<Instant<Monotonic>>,
-}
-
-/// A command in flight.
-///
-/// Drop also waits for the command, because its slot is in use until then.
-#[must_use = "the command's result is known only after a wait"]
-pub(super) struct Pending<'a, 'bound> {
-    queue: &'a AdminQueue<'bound>,
-    /// `None` once the command was waited for.
-    started: Option<Started>,
-    /// When the command was submitted.
-    submitted: Instant<Monotonic>,
-}
-
-impl Pending<'_, '_> {
-    /// Waits for the command's completion, copies it to `entry`, and logs why the command failed.
-    ///
-    /// # Errors
-    ///
-    /// - [`CommandError::Status`] if the device refused the command.
-    /// - [`CommandError::Timeout`] if the device does not answer.
-    /// - [`CommandError::Abandoned`] if the queue was closed while the command was in flight.
-    pub(super) fn wait(mut self, entry: &mut AcqEntry) -> Result<(), CommandError> {
-        self.finish(entry)
-    }
-
-    fn finish(&mut self, entry: &mut AcqEntry) -> Result<(), CommandError> {
-        let Some(started) = self.started.take() else {
-            return Err(CommandError::Closed);
-        };
-        let timeout = self.queue.completion_timeout_ms.load(Relaxed);
-        let left = Delta::from_millis(timeout.into()) - self.submitted.elapsed();
-        self.queue.finish(&started, to_jiffies(left), entry)
-    }
-}
-
-impl Drop for Pending<'_, '_> {
-    fn drop(&mut self) {
-        if self.started.is_some() {
-            // The caller has dropped the command, so nothing uses its result.
-            let _ = self.finish(&mut [0; size_of::<AcqEntry>()]);
-        }
-    }
 }

@@ -2,7 +2,10 @@
 
 //! Admin commands with their parameters and results as types.
 
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    time::Instant, //
+};
 
 use super::{
     admin_queue::AdminQueue,
@@ -177,23 +180,33 @@ impl AdminQueue<'_> {
         mut take: impl FnMut(StatsType, &GetStatsResponse),
     ) -> Result<(), CommandError> {
         let _several = self.several.lock();
-        let mut pending = [const { None }; StatsType::ALL.len()];
+        let mut started = [const { None }; StatsType::ALL.len()];
         let mut entry = [0; size_of::<AcqEntry>()];
+        let mut result = Ok(());
 
-        for (pending, set) in pending.iter_mut().zip(sets) {
+        for (started, set) in started.iter_mut().zip(sets) {
             let command = GetStats {
                 stats_type: (*set).into(),
                 scope: StatsScope::All.into(),
                 ..GetStats::default()
             };
-            *pending = Some(self.submit(&command.to_request(), GetStats::OPCODE, set.name())?);
-        }
-        for (pending, set) in pending.iter_mut().zip(sets) {
-            if let Some(pending) = pending.take() {
-                pending.wait(&mut entry)?;
-                take(*set, &GetStatsResponse::from_entry(&entry));
+            result = self
+                .begin(&command.to_request(), GetStats::OPCODE, set.name())
+                .map(|command| *started = Some((command, Instant::now())));
+            if result.is_err() {
+                break;
             }
         }
-        Ok(())
+        // After a failure, the others are waited for, too: they have slots.
+        for (started, set) in started.iter().zip(sets) {
+            if let Some((command, submitted)) = started {
+                let timeout = self.time_left(*submitted);
+                result = result.and(self.finish(command, timeout, &mut entry));
+                if result.is_ok() {
+                    take(*set, &GetStatsResponse::from_entry(&entry));
+                }
+            }
+        }
+        result
     }
 }
