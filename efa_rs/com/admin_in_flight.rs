@@ -185,11 +185,11 @@ impl<'bound> InFlight<'bound> {
 
     /// Rejects new commands and aborts those in flight, waking waiters. Ignores late completions.
     pub(super) fn close(&self) {
-        self.state.with(|state| self.abandon(state));
+        self.state.with(|state| self.close_locked(state));
     }
 
     /// Implements [`Self::close`] with the lock held.
-    fn abandon(&self, state: &mut State) {
+    fn close_locked(&self, state: &mut State) {
         state.is_open = false;
         for (slot, over) in state.slots.iter_mut().zip(&self.over) {
             if let Stage::InFlight = slot.stage {
@@ -282,7 +282,7 @@ impl<'bound> InFlight<'bound> {
             }
             let is_lost = is_late && state.is_in_flight(id);
             if is_lost {
-                self.abandon(state);
+                self.close_locked(state);
             }
             let slot = state.slots.get_mut(slot_of(id));
             let slot = slot.ok_or(CommandError::Abandoned)?;

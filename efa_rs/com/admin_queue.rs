@@ -116,7 +116,7 @@ pub(crate) struct AdminQueue<'bound> {
     messages: Limited<'bound>,
     /// Messages about late and missing completions, with their own rate limit.
     #[pin]
-    silence: Limited<'bound>,
+    late_messages: Limited<'bound>,
     /// Timeout of a command, in milliseconds.
     completion_timeout_ms: AtomicU32,
     /// The same timeout in jiffies, the unit of waits.
@@ -168,7 +168,7 @@ impl<'bound> AdminQueue<'bound> {
                 dev,
                 registers: registers.clone(),
                 messages <- Limited::new(dev),
-                silence <- Limited::new(dev),
+                late_messages <- Limited::new(dev),
                 completion_timeout_ms: AtomicU32::new(timeout_ms),
                 completion_timeout: AtomicUsize::new(msecs_to_jiffies(timeout_ms)),
                 is_polled: AtomicBool::new(false),
@@ -268,7 +268,7 @@ impl<'bound> AdminQueue<'bound> {
         opcode: Opcode,
         subject: &'static str,
     ) -> Result<Started, CommandError> {
-        self.enter(opcode)?;
+        self.take_slot(opcode)?;
 
         let Some(id) = self.in_flight.submit(request) else {
             // The queue is closed, so the next waiter for a slot fails as well.
@@ -294,8 +294,8 @@ impl<'bound> AdminQueue<'bound> {
         to_jiffies(Delta::from_millis(timeout.into()) - submitted.elapsed())
     }
 
-    /// Waits for a free slot.
-    fn enter(&self, opcode: Opcode) -> Result<(), CommandError> {
+    /// Takes a free slot, and waits if there is none.
+    fn take_slot(&self, opcode: Opcode) -> Result<(), CommandError> {
         if self.free_slots.try_acquire() {
             return Ok(());
         }
@@ -394,7 +394,7 @@ impl<'bound> AdminQueue<'bound> {
         drop(slowness);
         if now - since > SLOW_LIMIT {
             self.health.report(Cause::CommandTimeout);
-            self.silence.error(fmt!(
+            self.late_messages.error(fmt!(
                 "Each command of a minute took more than {SLOW_MS} ms; the admin queue is closed"
             ));
             self.close();
@@ -406,7 +406,7 @@ impl<'bound> AdminQueue<'bound> {
     #[inline(never)]
     fn report_late(&self, opcode: Opcode, what: &str, what_now: &str) {
         self.statistics.no_completion_cmds.increment();
-        self.silence.error(fmt!(
+        self.late_messages.error(fmt!(
             "{} for admin cmd {} within {} ms. {}",
             what,
             opcode.name(),

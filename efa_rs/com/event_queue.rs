@@ -101,7 +101,7 @@ impl<'bound> EventQueue<'bound> {
     }
 
     /// Disables the interrupt: events are no longer handled, and the doorbell is not rung.
-    pub(super) fn silence(&self) {
+    pub(super) fn disable_irq(&self) {
         self.irq.disable();
     }
 

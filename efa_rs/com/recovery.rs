@@ -143,7 +143,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
             self.end(life);
         }
         self.check();
-        self.proceed();
+        self.try_restart();
 
         let mut inner = self.inner.lock();
         inner.is_busy = false;
@@ -192,7 +192,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         if let State::Paused = inner.state {
             self.change(&mut inner, State::Failed);
             drop(inner);
-            self.abandon(Cause::Requested, "the bus could not recover it");
+            self.give_up_because(Cause::Requested, "the bus could not recover it");
         }
     }
 
@@ -327,12 +327,12 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
             self.end(life);
         }
         if let Err(why) = next {
-            self.abandon(cause, why);
+            self.give_up_because(cause, why);
         }
     }
 
     /// Restarts the device if that is due, or schedules the next attempt.
-    fn proceed(&self) {
+    fn try_restart(&self) {
         let waker = &self.controller.wakers().work;
         loop {
             let mut inner = self.inner.lock();
@@ -348,12 +348,12 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
             }
             self.report.values().attempts = inner.backoff.count_attempt();
             drop(inner);
-            self.conclude(self.begin());
+            self.finish_restart(self.begin());
         }
     }
 
     /// Handles the result of an attempt to restart the device.
-    fn conclude(&self, result: Result<Life<'bound, S>>) {
+    fn finish_restart(&self, result: Result<Life<'bound, S>>) {
         let cause = self.report.values().last_reset.unwrap_or(Cause::Requested);
         if result.is_err() {
             // It may lose its state before the next attempt, which therefore needs a reset.
@@ -399,7 +399,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
             None => {
                 self.change(&mut inner, State::Failed);
                 drop(inner);
-                self.abandon(cause, "it could not be restarted");
+                self.give_up_because(cause, "it could not be restarted");
             }
         }
     }
@@ -413,7 +413,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
     }
 
     /// Gives up the device, unless the bus has reset it meanwhile, and logs how to retry.
-    fn abandon(&self, cause: Cause, why: &str) {
+    fn give_up_because(&self, cause: Cause, why: &str) {
         let inner = self.inner.lock();
         if !matches!(inner.state, State::Failed) {
             return;

@@ -252,7 +252,7 @@ impl<'bound> Session<'bound> {
         self.admin.close();
         self.management.disable();
         for queue in &self.event_queues {
-            queue.silence();
+            queue.disable_irq();
         }
     }
 
