@@ -14,8 +14,8 @@
 //! device open.
 //!
 //! Each kind of object has a file with its attributes, its trait, and the trait's callbacks for the
-//! core. [`ops`] has the table of the callbacks. The files `kernel_*` have those for kernel clients
-//! only. Nothing here depends on EFA, so it could be `rust/kernel/rdma`.
+//! core. [`ops`] has their contract, and [`table`] the table of them. The files `kernel_*` have those
+//! for kernel clients only. Nothing here depends on EFA, so it could be `rust/kernel/rdma`.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
@@ -51,6 +51,7 @@ mod qp;
 mod qp_attr;
 mod registration;
 mod revocable;
+mod table;
 mod udata;
 mod umem;
 #[cfg(any(kverbs, rdma_client))]

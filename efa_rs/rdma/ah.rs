@@ -64,8 +64,6 @@ impl<'a, P: Provider> AddressHandle<'a, P> for Absent {}
 core_object!(ib_ah, (), P::Ah<'a>);
 
 impl<P: Provider> Ops<P> {
-    pub(super) const HAS_AH: bool = <P::Ah<'static> as AddressHandle<'static, P>>::HAS_CREATE;
-
     /// Creates an address handle.
     ///
     /// # Safety

@@ -213,9 +213,6 @@ impl<'a, P: Provider> CompletionCounter<'a, P> for Absent {}
 core_object!(ib_comp_cntr, (), P::CompCntr<'a>);
 
 impl<P: Provider> Ops<P> {
-    pub(super) const HAS_COMP_CNTR: bool =
-        <P::CompCntr<'static> as CompletionCounter<'static, P>>::HAS_CREATE;
-
     /// Returns the capabilities of completion counters.
     ///
     /// # Safety

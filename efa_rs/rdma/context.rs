@@ -86,8 +86,6 @@ pub(super) struct Data<T> {
 core_object!(ib_ucontext, (), Data<P::Ucontext<'a>>);
 
 impl<P: Provider> Ops<P> {
-    pub(super) const HAS_UCONTEXT: bool = <P::Ucontext<'static> as Ucontext<'static, P>>::HAS_ALLOC;
-
     /// Returns the context of the process that calls a verb.
     ///
     /// # Errors

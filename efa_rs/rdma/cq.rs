@@ -239,15 +239,6 @@ pub(super) struct Data<T> {
 core_object!(ib_cq, (), Data<P::Cq<'a>>);
 
 impl<P: Provider> Ops<P> {
-    pub(super) const HAS_USER_CQ: bool =
-        <P::Cq<'static> as CompletionQueue<'static, P>>::HAS_CREATE_USER;
-    #[cfg(kverbs)]
-    pub(super) const HAS_KERNEL_CQ: bool =
-        <P::Cq<'static> as CompletionQueue<'static, P>>::HAS_CREATE_KERNEL;
-    #[cfg(not(kverbs))]
-    const HAS_KERNEL_CQ: bool = false;
-    pub(super) const HAS_CQ: bool = Self::HAS_USER_CQ || Self::HAS_KERNEL_CQ;
-
     /// Returns the provider's data of a completion queue, and the device.
     ///
     /// # Safety

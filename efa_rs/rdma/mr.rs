@@ -111,19 +111,6 @@ impl<'a, P: Provider> MemoryRegion<'a, P> for Absent {
 core_object!(ib_mr, <P::Mr<'a> as MemoryRegion<'a, P>>::Shared, P::Mr<'a>);
 
 impl<P: Provider> Ops<P> {
-    pub(super) const HAS_USER_MR: bool =
-        <P::Mr<'static> as MemoryRegion<'static, P>>::HAS_REGISTER_USER;
-    #[cfg(kverbs)]
-    pub(super) const HAS_DMA_MR: bool =
-        <P::Mr<'static> as MemoryRegion<'static, P>>::HAS_REGISTER_DMA;
-    #[cfg(kverbs)]
-    pub(super) const HAS_ALLOC_MR: bool = <P::Mr<'static> as MemoryRegion<'static, P>>::HAS_ALLOC;
-    #[cfg(kverbs)]
-    const HAS_KERNEL_MR: bool = Self::HAS_DMA_MR || Self::HAS_ALLOC_MR;
-    #[cfg(not(kverbs))]
-    const HAS_KERNEL_MR: bool = false;
-    pub(super) const HAS_MR: bool = Self::HAS_USER_MR || Self::HAS_KERNEL_MR;
-
     /// Registers memory of a process.
     ///
     /// # Safety

@@ -59,8 +59,6 @@ impl<'a, P: Provider> ProtectionDomain<'a, P> for Absent {}
 core_object!(ib_pd, (), P::Pd<'a>);
 
 impl<P: Provider> Ops<P> {
-    pub(super) const HAS_PD: bool = <P::Pd<'static> as ProtectionDomain<'static, P>>::HAS_ALLOC;
-
     /// Creates a protection domain.
     ///
     /// # Safety

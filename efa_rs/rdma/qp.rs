@@ -175,14 +175,6 @@ pub(super) struct Data<T> {
 core_object!(ib_qp, (), Data<P::Qp<'a>>);
 
 impl<P: Provider> Ops<P> {
-    #[cfg(kverbs)]
-    pub(super) const HAS_KERNEL_QP: bool =
-        <P::Qp<'static> as QueuePair<'static, P>>::HAS_CREATE_KERNEL;
-    #[cfg(not(kverbs))]
-    const HAS_KERNEL_QP: bool = false;
-    pub(super) const HAS_QP: bool =
-        <P::Qp<'static> as QueuePair<'static, P>>::HAS_CREATE || Self::HAS_KERNEL_QP;
-
     /// Returns the provider's data of a queue pair, and the device.
     ///
     /// # Safety
