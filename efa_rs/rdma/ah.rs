@@ -61,7 +61,7 @@ pub(crate) trait AddressHandle<'a, P: Provider>: Sized + Send + Sync {
 #[vtable]
 impl<'a, P: Provider> AddressHandle<'a, P> for Absent {}
 
-core_object!(ib_ah, (), P::Ah<'a>);
+core_object!(ib_ah, P::Ah<'a>, ());
 
 impl<P: Provider> Ops<P> {
     /// Creates an address handle.
@@ -87,7 +87,7 @@ impl<P: Provider> Ops<P> {
             let udata = unsafe { Udata::from_raw(udata) };
             let init = P::Ah::create(device, pd, &attr, &udata);
             // SAFETY: By the contract, the handle is new.
-            unsafe { Self::create(ah, init) }
+            unsafe { Self::create(ah, init, ()) }
         })
     }
 

@@ -210,7 +210,7 @@ pub(crate) trait CompletionCounter<'a, P: Provider>: Sized + Send + Sync {
 #[vtable]
 impl<'a, P: Provider> CompletionCounter<'a, P> for Absent {}
 
-core_object!(ib_comp_cntr, (), P::CompCntr<'a>);
+core_object!(ib_comp_cntr, P::CompCntr<'a>, ());
 
 impl<P: Provider> Ops<P> {
     /// Returns the capabilities of completion counters.
@@ -258,7 +258,7 @@ impl<P: Provider> Ops<P> {
             };
             let init = P::CompCntr::create(device, &context, &attr);
             // SAFETY: By the contract, the counter is new.
-            unsafe { Self::create(counter, init) }
+            unsafe { Self::create(counter, init, ()) }
         })
     }
 
@@ -292,7 +292,7 @@ impl<P: Provider> Ops<P> {
         // SAFETY: By the contract, the attributes are valid.
         let ops = QpAttachOps(unsafe { (*attr).op_mask });
         // SAFETY: By the contract, `create_qp` has created the queue pair.
-        let (pair, device) = unsafe { Self::qp(qp) };
+        let (pair, device) = unsafe { Self::object(qp) };
         // SAFETY: By the contract, `create_comp_cntr` has created the counter.
         let (counter, _) = unsafe { Self::object(counter) };
         errno(counter.attach(device, pair, ops))

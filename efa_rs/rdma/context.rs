@@ -22,7 +22,10 @@ use super::{
         MmapKeys,
         OpenKeys, //
     },
-    object::core_object,
+    object::{
+        core_object,
+        ObjectOf, //
+    },
     ops::Ops,
     provider::{
         Absent,
@@ -74,16 +77,8 @@ impl<'c, 'a, P: Provider> Context<'c, 'a, P> {
     }
 }
 
-/// The data behind a context.
-#[pin_data]
-pub(super) struct Data<T> {
-    #[pin]
-    data: T,
-    // Declared after `data`: dropped later, as these keys remove the entries in `data`.
-    keys: OpenKeys,
-}
-
-core_object!(ib_ucontext, (), Data<P::Ucontext<'a>>);
+// The keys are dropped after the provider's data, as they remove the entries in it.
+core_object!(ib_ucontext, P::Ucontext<'a>, OpenKeys);
 
 impl<P: Provider> Ops<P> {
     /// Returns the context of the process that calls a verb.
@@ -105,10 +100,12 @@ impl<P: Provider> Ops<P> {
             return Err(EINVAL);
         }
         // SAFETY: `alloc_ucontext` has created the context, which outlives the verb.
-        let (context, _) = unsafe { Self::object(raw) };
+        let (data, _) = unsafe { Self::object(raw) };
+        // SAFETY: `alloc_ucontext` has initialized the data of the context, which outlives the verb.
+        let keys = &unsafe { ObjectOf::<P, _>::extra(raw) }.0;
         Ok(Context {
-            data: &context.data,
-            keys: &context.keys.0,
+            data,
+            keys,
             registration: PhantomData,
         })
     }
@@ -131,10 +128,9 @@ impl<P: Provider> Ops<P> {
             // SAFETY: The keys are dropped with the data of the context, or if this fails. The core frees the
             // context afterwards.
             let keys = unsafe { OpenKeys::new(raw) }?;
-            let data = P::Ucontext::alloc(device, &udata);
-            let init = try_pin_init!(Data { data <- data, keys }? Error);
+            let init = P::Ucontext::alloc(device, &udata);
             // SAFETY: By the contract, the context is new.
-            unsafe { Self::create(context, init) }
+            unsafe { Self::create(context, init, keys) }
         })
     }
 
@@ -146,7 +142,7 @@ impl<P: Provider> Ops<P> {
     pub(super) unsafe extern "C" fn dealloc_ucontext(context: *mut ffi::ib_ucontext) {
         // SAFETY: By the contract, `alloc_ucontext` has created the context.
         let (data, device) = unsafe { Self::object(context) };
-        data.data.dealloc(device);
+        data.dealloc(device);
         // SAFETY: By the contract, the context is not used any more.
         unsafe { Self::destroy(context) };
     }

@@ -228,31 +228,9 @@ pub(crate) trait CompletionQueue<'a, P: Provider>: Sized + Send + Sync {
 #[vtable]
 impl<'a, P: Provider> CompletionQueue<'a, P> for Absent {}
 
-/// The data behind a completion queue.
-#[pin_data]
-pub(super) struct Data<T> {
-    #[pin]
-    data: T,
-    pub(super) events: Arc<CqEvents>,
-}
-
-core_object!(ib_cq, (), Data<P::Cq<'a>>);
+core_object!(ib_cq, P::Cq<'a>, Arc<CqEvents>);
 
 impl<P: Provider> Ops<P> {
-    /// Returns the provider's data of a completion queue, and the device.
-    ///
-    /// # Safety
-    ///
-    /// `cq` must be one of a device of the provider `P`, and not be destroyed for `'o`.
-    pub(super) unsafe fn cq<'o, 'a>(cq: *mut ffi::ib_cq) -> (&'o P::Cq<'a>, &'o Device<P::Data<'a>>)
-    where
-        'a: 'o,
-    {
-        // SAFETY: The caller guarantees that `init_cq` has initialized the data.
-        let (data, device) = unsafe { Self::object(cq) };
-        (&data.data, device)
-    }
-
     /// Initializes a new completion queue.
     ///
     /// # Errors
@@ -267,12 +245,11 @@ impl<P: Provider> Ops<P> {
         init: impl PinInit<P::Cq<'a>, Error>,
         events: &Arc<CqEvents>,
     ) -> Result<c_int> {
-        let kept = events.clone();
-        let data = try_pin_init!(Data { data <- init, events: kept }? Error);
         // SAFETY: The caller guarantees that the queue is new, of the size of `ObjectOf`.
-        let data = unsafe { ObjectOf::<P, _>::init(cq, data) }.inspect_err(|_| events.forget())?;
+        let queue = unsafe { ObjectOf::<P, _>::init(cq, init, |_| events.clone()) }
+            .inspect_err(|_| events.forget())?;
         // SAFETY: The queue is valid. The core reads this field only after the creation.
-        unsafe { (*cq).cqe = data.data.cqe().try_into().unwrap_or(c_int::MAX) };
+        unsafe { (*cq).cqe = queue.cqe().try_into().unwrap_or(c_int::MAX) };
         Ok(0)
     }
 
@@ -325,8 +302,7 @@ impl<P: Provider> Ops<P> {
     #[cfg(kverbs)]
     pub(super) unsafe extern "C" fn pre_destroy_cq(cq: *mut ffi::ib_cq) -> c_int {
         // SAFETY: By the contract, the queue was created, which has initialized its data.
-        let (data, _) = unsafe { Self::object(cq) };
-        data.events.forget();
+        unsafe { ObjectOf::<P, _>::extra(cq) }.forget();
         0
     }
 
@@ -351,9 +327,10 @@ impl<P: Provider> Ops<P> {
         _udata: *mut ffi::ib_udata,
     ) -> c_int {
         // SAFETY: By the contract, the queue was created, which has initialized its data.
-        let (data, device) = unsafe { Self::object(cq) };
-        data.events.forget();
-        data.data.destroy(device);
+        let (queue, device) = unsafe { Self::object(cq) };
+        // SAFETY: By the contract, the queue was created, and its data is dropped only below.
+        unsafe { ObjectOf::<P, _>::extra(cq) }.forget();
+        queue.destroy(device);
         // SAFETY: By the contract, the queue is not used any more.
         unsafe { Self::destroy(cq) }
     }
@@ -369,7 +346,7 @@ impl<P: Provider> Ops<P> {
     ) -> c_int {
         // SAFETY: By the contract, the queue was created. It is not destroyed during the call, as the
         // core removes it from its list first.
-        let (queue, _) = unsafe { Self::cq(cq) };
+        let (queue, _) = unsafe { Self::object(cq) };
         // SAFETY: By the requirement of this function, the message is being built.
         unsafe { Details::fill(msg, |details| queue.details(details)) }
     }

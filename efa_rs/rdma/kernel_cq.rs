@@ -15,6 +15,7 @@ use super::{
         CqEvents,
         KernelCqInitAttr, //
     },
+    object::ObjectOf,
     ops::Ops,
     provider::Provider, //
 };
@@ -67,9 +68,9 @@ impl<P: Provider> Ops<P> {
             return;
         }
         // SAFETY: The caller guarantees that the queue was created, which has initialized its data.
-        let (data, _) = unsafe { Self::object(cq) };
+        let events = unsafe { ObjectOf::<P, _>::extra(cq) };
         // SAFETY: The caller guarantees that the creation is complete, so that the handler is callable.
-        unsafe { data.events.start() };
+        unsafe { events.start() };
     }
 
     /// Writes up to `count` completions to `wc`, and returns their number.
@@ -87,7 +88,7 @@ impl<P: Provider> Ops<P> {
             return 0;
         }
         // SAFETY: By the contract, the queue was created.
-        let (queue, device) = unsafe { Self::cq(cq) };
+        let (queue, device) = unsafe { Self::object(cq) };
         // SAFETY: By the contract, there is room for `count` completions during the call.
         let mut completions = unsafe { WorkCompletions::new(cq, wc, count) };
         queue.poll(device, &mut completions);
@@ -106,7 +107,7 @@ impl<P: Provider> Ops<P> {
     ) -> c_int {
         from_result(|| {
             // SAFETY: By the contract, the queue was created.
-            let (queue, device) = unsafe { Self::cq(cq) };
+            let (queue, device) = unsafe { Self::object(cq) };
             // An event for any completion is one for a solicited completion, too.
             queue.request_notify(device)?;
             let reports_missed = flags & ffi::ib_cq_notify_flags_IB_CQ_REPORT_MISSED_EVENTS != 0;

@@ -8,6 +8,7 @@ use kernel::{
 };
 
 use super::{
+    object::ObjectOf,
     ops::{
         errno,
         Ops, //
@@ -35,15 +36,16 @@ impl<P: Provider> Ops<P> {
     ) -> c_int {
         // SAFETY: By the contract, `create_qp` has created the queue pair.
         let (pair, device) = unsafe { Self::object(qp) };
+        // SAFETY: By the contract, `create_qp` has initialized the data of the queue pair.
+        let own = unsafe { ObjectOf::<P, _>::extra(qp) }.as_ref();
         // A queue pair of a program has none. Its work requests would have addresses of the program.
-        let own = pair.own.as_ref();
         let (left, result) = match own.and_then(|own| own.layout.zip(Some(own.send_queue()))) {
             None => (wr, Err(EOPNOTSUPP)),
             Some((layout, queue)) => {
                 // SAFETY: The requirement of this function guarantees valid references and this
                 // layout, except for the core's own RDMA write, whose address is zero.
                 let mut wrs = unsafe { SendWrs::new(wr, layout, queue, Self::mr_data) };
-                let result = pair.data.post_send(device, &mut wrs);
+                let result = pair.post_send(device, &mut wrs);
                 (wrs.as_raw(), result)
             }
         };
@@ -76,12 +78,13 @@ impl<P: Provider> Ops<P> {
     ) -> c_int {
         // SAFETY: By the contract, `create_qp` has created the queue pair.
         let (pair, device) = unsafe { Self::object(qp) };
-        let (left, result) = match &pair.own {
+        // SAFETY: By the contract, `create_qp` has initialized the data of the queue pair.
+        let (left, result) = match unsafe { ObjectOf::<P, _>::extra(qp) } {
             None => (wr, Err(EOPNOTSUPP)),
             Some(own) => {
                 // SAFETY: By the contract, the work requests are valid, and so are the buffers that they point to.
                 let mut wrs = unsafe { RecvWrs::new(wr, own.recv_queue()) };
-                let result = pair.data.post_recv(device, &mut wrs);
+                let result = pair.post_recv(device, &mut wrs);
                 (wrs.as_raw(), result)
             }
         };

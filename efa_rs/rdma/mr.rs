@@ -107,8 +107,7 @@ impl<'a, P: Provider> MemoryRegion<'a, P> for Absent {
     type Shared = ();
 }
 
-// The driver's own methods read the copy right behind the core's object.
-core_object!(ib_mr, <P::Mr<'a> as MemoryRegion<'a, P>>::Shared, P::Mr<'a>);
+core_object!(ib_mr, P::Mr<'a>, <P::Mr<'a> as MemoryRegion<'a, P>>::Shared);
 
 impl<P: Provider> Ops<P> {
     /// Registers memory of a process.
@@ -195,7 +194,7 @@ impl<P: Provider> Ops<P> {
             let mr: *mut ffi::ib_mr = KBox::into_raw(object).cast();
 
             // SAFETY: The object was just allocated with its size, and does not move.
-            let created = unsafe { ObjectOf::<P, _>::init(mr, init()) };
+            let created = unsafe { ObjectOf::<P, _>::init(mr, init(), P::Mr::shared) };
             // SAFETY: The object was just allocated, and has no data if its initialization has failed.
             let region = created.inspect_err(|_| unsafe { Self::free(mr) })?;
             // SAFETY: All zeroes are a valid `ib_mr`. Nothing else uses it yet.
@@ -204,8 +203,6 @@ impl<P: Provider> Ops<P> {
             core.lkey = keys.lkey;
             core.rkey = keys.rkey;
             core.length = length;
-            // SAFETY: The object was just allocated, and nothing else uses it yet.
-            unsafe { ObjectOf::<P, _>::keep(mr, region.shared()) };
             Ok(mr)
         };
         make().unwrap_or_else(|error: Error| Error::to_ptr(error))

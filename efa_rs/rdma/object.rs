@@ -11,11 +11,11 @@ use crate::ffi;
 
 /// A structure of the core that stands for an object of a device.
 pub(super) trait CoreObject: Sized + 'static {
-    /// The layer's copy of some values.
-    type Kept<'a, P: Provider>: Copy;
-
-    /// The data of the provider `P`, and the layer's additions to it.
+    /// The data of the provider `P`.
     type Data<'a, P: Provider>;
+
+    /// The layer's own data.
+    type Extra<'a, P: Provider>;
 
     /// Returns the device.
     ///
@@ -25,12 +25,12 @@ pub(super) trait CoreObject: Sized + 'static {
     unsafe fn device(this: *mut Self) -> *mut ffi::ib_device;
 }
 
-/// Implements [`CoreObject`] for a structure of the core, with the copy and the data behind it.
+/// Implements [`CoreObject`] for a structure of the core, with the data behind it.
 macro_rules! core_object {
-    ($core:ident, $kept:ty, $data:ty) => {
+    ($core:ident, $data:ty, $extra:ty) => {
         impl $crate::rdma::object::CoreObject for $crate::ffi::$core {
-            type Kept<'a, P: Provider> = $kept;
             type Data<'a, P: Provider> = $data;
+            type Extra<'a, P: Provider> = $extra;
 
             unsafe fn device(this: *mut Self) -> *mut $crate::ffi::ib_device {
                 // SAFETY: The caller guarantees that the object is valid.
@@ -43,21 +43,21 @@ pub(super) use core_object;
 
 /// An object of the provider `P` that begins with the structure `C`.
 pub(super) type ObjectOf<'a, P, C> =
-    Object<C, <C as CoreObject>::Kept<'a, P>, <C as CoreObject>::Data<'a, P>>;
+    Object<C, <C as CoreObject>::Extra<'a, P>, <C as CoreObject>::Data<'a, P>>;
 
-/// The core's object `C` and, behind it, the layer's copy of some values, `K`, and the provider's data
-/// `T`.
+/// The core's object `C` and, behind it, the layer's own data `E`, and the provider's data `T`.
 ///
-/// The core allocates all of it, zeroed. The creating verb initializes `T`, and the destroying verb
-/// drops it. `K` needs no drop. The driver's own methods, in C, read it.
+/// The core allocates all of it, zeroed. The creating verb initializes the data, and the destroying verb
+/// drops it.
 #[repr(C)]
-pub(super) struct Object<C, K: Copy, T> {
+pub(super) struct Object<C, E, T> {
     core: C,
-    kept: MaybeUninit<K>,
+    // Right behind `core`, where a driver's own methods, in C, read that of a memory region.
+    extra: MaybeUninit<E>,
     data: MaybeUninit<T>,
 }
 
-impl<C, K: Copy, T> Object<C, K, T> {
+impl<C, E, T> Object<C, E, T> {
     /// Size in bytes, which the core has to allocate.
     pub(super) const SIZE: usize = {
         // `kzalloc` guarantees this alignment on all architectures.
@@ -65,17 +65,21 @@ impl<C, K: Copy, T> Object<C, K, T> {
         size_of::<Self>()
     };
 
-    /// Initializes the provider's data, and returns it.
+    /// Initializes the provider's data, and returns it. `extra` makes the layer's own from it.
     ///
     /// # Errors
     ///
-    /// Those of `data`.
+    /// Those of `data`. Then none of the data is initialized.
     ///
     /// # Safety
     ///
     /// `core` must point to an object of [`Self::SIZE`] bytes that does not move, whose data is not
     /// initialized, and that nothing else uses. The data must not be dropped for `'o`.
-    pub(super) unsafe fn init<'o>(core: *mut C, data: impl PinInit<T, Error>) -> Result<&'o T>
+    pub(super) unsafe fn init<'o>(
+        core: *mut C,
+        data: impl PinInit<T, Error>,
+        extra: impl FnOnce(&T) -> E,
+    ) -> Result<&'o T>
     where
         T: 'o,
     {
@@ -84,17 +88,11 @@ impl<C, K: Copy, T> Object<C, K, T> {
         // SAFETY: The caller guarantees that the slot is not in use, and does not move.
         unsafe { pin_init::raw_try_init(slot.cast::<T>(), data) }?;
         // SAFETY: The data is initialized now. The caller guarantees that it is not dropped for `'o`.
-        Ok(unsafe { Self::data(core) })
-    }
-
-    /// Sets the layer's copy of the values.
-    ///
-    /// # Safety
-    ///
-    /// `core` must point to an object of [`Self::SIZE`] bytes that nothing else uses.
-    pub(super) unsafe fn keep(core: *mut C, kept: K) {
+        let data = unsafe { Self::data(core) };
+        let extra = MaybeUninit::new(extra(data));
         // SAFETY: The caller guarantees that the object has this type, and is not in use.
-        unsafe { (*core.cast::<Self>()).kept = MaybeUninit::new(kept) };
+        unsafe { (*core.cast::<Self>()).extra = extra };
+        Ok(data)
     }
 
     /// Returns the provider's data.
@@ -112,7 +110,22 @@ impl<C, K: Copy, T> Object<C, K, T> {
         unsafe { data.assume_init_ref() }
     }
 
-    /// Drops the provider's data.
+    /// Returns the layer's own data.
+    ///
+    /// # Safety
+    ///
+    /// `core` must point to an object whose data is initialized, and is not dropped for `'o`.
+    pub(super) unsafe fn extra<'o>(core: *mut C) -> &'o E
+    where
+        E: 'o,
+    {
+        // SAFETY: The caller guarantees that the object has this type, and is valid for `'o`.
+        let extra = unsafe { &(*core.cast::<Self>()).extra };
+        // SAFETY: The caller guarantees that the data is initialized.
+        unsafe { extra.assume_init_ref() }
+    }
+
+    /// Drops the provider's data, and then the layer's own.
     ///
     /// # Safety
     ///
@@ -122,6 +135,10 @@ impl<C, K: Copy, T> Object<C, K, T> {
         // SAFETY: The caller guarantees that the object has this type, and that its data is not in use.
         let data = unsafe { &mut (*core.cast::<Self>()).data };
         // SAFETY: The caller guarantees that the data is initialized, and that this is its last use.
-        unsafe { data.assume_init_drop() }
+        unsafe { data.assume_init_drop() };
+        // SAFETY: The caller guarantees that the object has this type, and that its data is not in use.
+        let extra = unsafe { &mut (*core.cast::<Self>()).extra };
+        // SAFETY: The caller guarantees that the data is initialized, and that this is its last use.
+        unsafe { extra.assume_init_drop() }
     }
 }

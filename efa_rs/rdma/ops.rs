@@ -96,15 +96,13 @@ impl<P: Provider> Ops<P> {
     /// # Safety
     ///
     /// By the contract of [`Ops`], `core` must be new.
-    pub(super) unsafe fn create<'a, C>(
+    pub(super) unsafe fn create<'a, C: CoreObject>(
         core: *mut C,
         init: impl PinInit<C::Data<'a, P>, Error>,
-    ) -> Result<c_int>
-    where
-        C: CoreObject,
-    {
+        extra: C::Extra<'a, P>,
+    ) -> Result<c_int> {
         // SAFETY: The caller guarantees that the object is new, and has the size in the table.
-        unsafe { ObjectOf::<P, C>::init(core, init) }?;
+        unsafe { ObjectOf::<P, C>::init(core, init, |_| extra) }?;
         Ok(0)
     }
 

@@ -56,7 +56,7 @@ pub(crate) trait ProtectionDomain<'a, P: Provider>: Sized + Send + Sync {
 #[vtable]
 impl<'a, P: Provider> ProtectionDomain<'a, P> for Absent {}
 
-core_object!(ib_pd, (), P::Pd<'a>);
+core_object!(ib_pd, P::Pd<'a>, ());
 
 impl<P: Provider> Ops<P> {
     /// Creates a protection domain.
@@ -75,7 +75,7 @@ impl<P: Provider> Ops<P> {
             let udata = unsafe { Udata::from_raw(udata) };
             let init = P::Pd::alloc(device, &udata);
             // SAFETY: By the contract, the domain is new.
-            unsafe { Self::create(pd, init) }
+            unsafe { Self::create(pd, init, ()) }
         })
     }
 

@@ -164,32 +164,10 @@ type Own = Option<Arc<QpRef>>;
 #[cfg(not(kverbs))]
 type Own = Option<core::convert::Infallible>;
 
-/// The data behind a queue pair.
-#[pin_data]
-pub(super) struct Data<T> {
-    #[pin]
-    pub(super) data: T,
-    pub(super) own: Own,
-}
-
-core_object!(ib_qp, (), Data<P::Qp<'a>>);
+core_object!(ib_qp, P::Qp<'a>, Own);
 
 impl<P: Provider> Ops<P> {
-    /// Returns the provider's data of a queue pair, and the device.
-    ///
-    /// # Safety
-    ///
-    /// `qp` must be one of a device of the provider `P`, and not be destroyed for `'o`.
-    pub(super) unsafe fn qp<'o, 'a>(qp: *mut ffi::ib_qp) -> (&'o P::Qp<'a>, &'o Device<P::Data<'a>>)
-    where
-        'a: 'o,
-    {
-        // SAFETY: The caller guarantees that `init_qp` has initialized the data.
-        let (data, device) = unsafe { Self::object(qp) };
-        (&data.data, device)
-    }
-
-    /// Initializes a new queue pair.
+    /// Initializes a new queue pair, and returns its data.
     ///
     /// # Errors
     ///
@@ -197,18 +175,17 @@ impl<P: Provider> Ops<P> {
     ///
     /// # Safety
     ///
-    /// By the contract of [`Ops`], `qp` must be new.
-    unsafe fn init_qp<'a>(
+    /// By the contract of [`Ops`], `qp` must be new. It must not be destroyed for `'o`.
+    unsafe fn init_qp<'o, 'a: 'o>(
         qp: *mut ffi::ib_qp,
         init: impl PinInit<P::Qp<'a>, Error>,
         own: Own,
-    ) -> Result<c_int> {
-        let data = try_pin_init!(Data { data <- init, own }? Error);
+    ) -> Result<&'o P::Qp<'a>> {
         // SAFETY: The caller guarantees that the queue pair is new, of the size of `ObjectOf`.
-        let pair = &unsafe { ObjectOf::<P, _>::init(qp, data) }?.data;
+        let pair = unsafe { ObjectOf::<P, _>::init(qp, init, |_| own) }?;
         // SAFETY: The queue pair is valid. The core reads this field only after the creation.
         unsafe { (*qp).qp_num = pair.qp_num() };
-        Ok(0)
+        Ok(pair)
     }
 
     /// Creates a queue pair.
@@ -232,7 +209,7 @@ impl<P: Provider> Ops<P> {
             let raw = unsafe { &*init_attr };
             let queue = |cq: *mut ffi::ib_cq| {
                 // SAFETY: By the contract, the core passes null or a queue that was created.
-                (!cq.is_null()).then(|| unsafe { Self::cq(cq) }.0)
+                (!cq.is_null()).then(|| unsafe { Self::object(cq) }.0)
             };
             let attr = QpInitAttr {
                 pd,
@@ -262,10 +239,8 @@ impl<P: Provider> Ops<P> {
                 let signal_all = raw.sq_sig_type == ffi::ib_sig_type_IB_SIGNAL_ALL_WR;
                 let init = P::Qp::create_kernel(device, &attr, &own, signal_all);
                 // SAFETY: By the contract, the queue pair is new.
-                unsafe { Self::init_qp(qp, init, Some(own.clone())) }
+                let pair = unsafe { Self::init_qp(qp, init, Some(own.clone())) }
                     .inspect_err(|_| own.forget())?;
-                // SAFETY: The queue pair was just created.
-                let (pair, _) = unsafe { Self::qp(qp) };
                 // SAFETY: By the contract, the attributes are valid. The caller reads the capacity.
                 unsafe { (*init_attr).cap = pair.cap().into_raw() };
                 return Ok(0);
@@ -274,7 +249,8 @@ impl<P: Provider> Ops<P> {
             let context = unsafe { Self::context(&udata) }?;
             let init = P::Qp::create(device, &context, &attr, &udata);
             // SAFETY: By the contract, the queue pair is new.
-            unsafe { Self::init_qp(qp, init, None) }
+            unsafe { Self::init_qp(qp, init, None) }?;
+            Ok(0)
         })
     }
 
@@ -295,7 +271,7 @@ impl<P: Provider> Ops<P> {
             return EOPNOTSUPP.to_errno();
         }
         // SAFETY: By the contract, `create_qp` has created the queue pair.
-        let (pair, device) = unsafe { Self::qp(qp) };
+        let (pair, device) = unsafe { Self::object(qp) };
         // SAFETY: By the contract, the attributes are valid.
         let attr = QpAttr::from_raw(unsafe { &*attr }, mask);
         // SAFETY: By the contract, `udata` is null or valid during the call.
@@ -316,7 +292,7 @@ impl<P: Provider> Ops<P> {
     ) -> c_int {
         from_result(|| {
             // SAFETY: By the contract, `create_qp` has created the queue pair.
-            let (pair, device) = unsafe { Self::qp(qp) };
+            let (pair, device) = unsafe { Self::object(qp) };
             // CAST: A set of bits.
             let queried = pair.query(device, QpAttrMask::from_raw(mask as u32))?;
             // SAFETY: By the contract, there is room for the attributes.
@@ -350,10 +326,11 @@ impl<P: Provider> Ops<P> {
         _udata: *mut ffi::ib_udata,
     ) -> c_int {
         // SAFETY: By the contract, `create_qp` has created the queue pair.
-        let (data, device) = unsafe { Self::object(qp) };
-        data.data.destroy(device);
+        let (pair, device) = unsafe { Self::object(qp) };
+        pair.destroy(device);
         #[cfg(kverbs)]
-        if let Some(own) = &data.own {
+        // SAFETY: By the contract, the queue pair was created, and its data is dropped only below.
+        if let Some(own) = unsafe { ObjectOf::<P, _>::extra(qp) } {
             own.forget();
         }
         // SAFETY: By the contract, the queue pair is not used any more.
@@ -371,7 +348,7 @@ impl<P: Provider> Ops<P> {
     ) -> c_int {
         // SAFETY: By the contract, the queue pair was created. It is not destroyed during the call, as the
         // core removes it from its list first.
-        let (pair, _) = unsafe { Self::qp(qp) };
+        let (pair, _) = unsafe { Self::object(qp) };
         // SAFETY: By the requirement of this function, the message is being built.
         unsafe { Details::fill(msg, |details| pair.details(details)) }
     }

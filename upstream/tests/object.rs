@@ -19,7 +19,7 @@ mod tests {
         let mut object = allocate()?;
         let core: *mut u64 = (&raw mut *object).cast();
         // SAFETY: The object was just allocated, and does not move.
-        let found = unsafe { Counted::init(core, Ok(data.clone())) }?;
+        let found = unsafe { Counted::init(core, Ok(data.clone()), |_| 9) }?;
         assert_eq!(**found, 7);
         // SAFETY: The data was just initialized, and is not used any more.
         unsafe { Counted::drop_data(core) };
@@ -34,20 +34,25 @@ mod tests {
         let mut object = allocate()?;
         let core: *mut u64 = (&raw mut *object).cast();
         // SAFETY: The object was just allocated, and does not move.
-        let created = unsafe { Counted::init(core, Err::<Arc<u8>, _>(EINVAL)) };
+        let created = unsafe { Counted::init(core, Err::<Arc<u8>, _>(EINVAL), |_| 9) };
         assert!(created.is_err());
         Ok(())
     }
 
     #[test]
-    fn the_copy_follows_the_object_of_the_core() -> Result {
+    fn the_extra_data_follows_the_object_of_the_core() -> Result {
         let mut object = allocate()?;
         let core: *mut u64 = (&raw mut *object).cast();
-        // SAFETY: Nothing else uses the object.
-        unsafe { Counted::keep(core, 9) };
-        let copy = core.wrapping_add(1).cast::<u32>();
+        let data = Arc::new(7, GFP_KERNEL)?;
+        // SAFETY: The object was just allocated, and does not move.
+        unsafe { Counted::init(core, Ok(data), |data| u32::from(**data) + 2) }?;
+        // SAFETY: The data was just initialized.
+        assert_eq!(*unsafe { Counted::extra(core) }, 9);
+        let extra = core.wrapping_add(1).cast::<u32>();
         // SAFETY: The object has room for a number there.
-        assert_eq!(unsafe { copy.read() }, 9);
+        assert_eq!(unsafe { extra.read() }, 9);
+        // SAFETY: The data is initialized, and is not used any more.
+        unsafe { Counted::drop_data(core) };
         Ok(())
     }
 
