@@ -14,10 +14,7 @@ use super::{
     context::Context,
     device::Device,
     object::core_object,
-    ops::{
-        errno,
-        Ops, //
-    },
+    ops::Ops,
     provider::{
         Absent,
         Provider, //
@@ -276,7 +273,11 @@ impl<P: Provider> Ops<P> {
         // SAFETY: By the contract, `create_comp_cntr` has created the counter.
         let (counter, device) = unsafe { Self::object(counter) };
         let op = CompCntrModifyOp::from_raw(op, value);
-        errno(counter.modify(device, CompCntrEntry::from_raw(entry), op))
+        from_result(|| {
+            counter
+                .modify(device, CompCntrEntry::from_raw(entry), op)
+                .map(|()| 0)
+        })
     }
 
     /// Attaches a completion counter to a queue pair.
@@ -295,7 +296,7 @@ impl<P: Provider> Ops<P> {
         let (pair, device) = unsafe { Self::object(qp) };
         // SAFETY: By the contract, `create_comp_cntr` has created the counter.
         let (counter, _) = unsafe { Self::object(counter) };
-        errno(counter.attach(device, pair, ops))
+        from_result(|| counter.attach(device, pair, ops).map(|()| 0))
     }
 
     /// Destroys a completion counter.

@@ -4,6 +4,7 @@
 
 use kernel::{
     bindings,
+    error::from_result,
     ffi::{
         c_int,
         c_uint, //
@@ -14,10 +15,7 @@ use kernel::{
 use super::{
     mr::MemoryRegion,
     mr_attr::Access,
-    ops::{
-        errno,
-        Ops, //
-    },
+    ops::Ops,
     provider::Provider, //
 };
 use crate::ffi;
@@ -85,6 +83,6 @@ impl<P: Provider> Ops<P> {
     unsafe extern "C" fn set_page(mr: *mut ffi::ib_mr, addr: u64) -> c_int {
         // SAFETY: The caller guarantees that `register` has created the region.
         let (region, _) = unsafe { Self::object(mr) };
-        errno(region.add_page(addr))
+        from_result(|| region.add_page(addr).map(|()| 0))
     }
 }

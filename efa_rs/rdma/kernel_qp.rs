@@ -9,10 +9,7 @@ use kernel::{
 
 use super::{
     object::ObjectOf,
-    ops::{
-        errno,
-        Ops, //
-    },
+    ops::Ops,
     provider::Provider,
     qp::QueuePair,
     work::{
@@ -105,5 +102,5 @@ unsafe fn posted<T>(place: *mut *const T, left: *const T, result: Result) -> c_i
     }
     // SAFETY: The caller guarantees that there is room.
     unsafe { *place = left };
-    errno(result.and(Err(EINVAL)))
+    result.err().unwrap_or(EINVAL).to_errno()
 }

@@ -122,8 +122,3 @@ impl<P: Provider> Ops<P> {
         ObjectOf::<'static, P, C>::SIZE
     }
 }
-
-/// Converts a result to that of a callback: 0, or a negative errno.
-pub(super) fn errno(result: Result) -> c_int {
-    result.map_or_else(|error| error.to_errno(), |()| 0)
-}

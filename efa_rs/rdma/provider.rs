@@ -3,6 +3,7 @@
 //! The trait that a driver implements for its devices.
 
 use kernel::{
+    error::from_result,
     ffi::{
         c_char,
         c_int,
@@ -27,10 +28,7 @@ use super::{
     cq::CompletionQueue,
     device::Device,
     mr::MemoryRegion,
-    ops::{
-        errno,
-        Ops, //
-    },
+    ops::Ops,
     pd::ProtectionDomain,
     qp::QueuePair,
     udata::Udata, //
@@ -222,16 +220,6 @@ pub(crate) type UapiOf<P> =
 #[allow(dead_code, reason = "for providers that lack a kind of object")]
 pub(crate) enum Absent {}
 
-/// Writes the value that a callback has found, and returns the result of the callback.
-///
-/// # Safety
-///
-/// `place` must have room for a `T`.
-unsafe fn answer<T>(place: *mut T, found: Result<T>) -> c_int {
-    // SAFETY: The caller guarantees that there is room.
-    errno(found.map(|found| unsafe { place.write(found) }))
-}
-
 impl<P: Provider> Ops<P> {
     /// Calls the provider when programs can use a device.
     ///
@@ -288,9 +276,12 @@ impl<P: Provider> Ops<P> {
         let device = unsafe { Self::device(device) };
         // SAFETY: By the contract, `udata` is null or valid during the call.
         let udata = unsafe { Udata::from_raw(udata) };
-        let found = P::query_device(device, &udata);
-        // SAFETY: By the contract, there is room for the attributes.
-        unsafe { answer(attr, found.map(|found| found.to_raw())) }
+        from_result(|| {
+            let found = P::query_device(device, &udata)?.to_raw();
+            // SAFETY: By the contract, there is room for the attributes.
+            unsafe { attr.write(found) };
+            Ok(0)
+        })
     }
 
     /// Returns the attributes of a port.
@@ -307,7 +298,10 @@ impl<P: Provider> Ops<P> {
         let device = unsafe { Self::device(device) };
         // SAFETY: By the contract, the core passes a structure to be filled.
         let attr = unsafe { &mut *attr };
-        errno(P::query_port(device, port).map(|found| found.fill(attr)))
+        from_result(|| {
+            P::query_port(device, port)?.fill(attr);
+            Ok(0)
+        })
     }
 
     /// Returns the speed of a port in units of 100 Mbit/s.
@@ -320,10 +314,13 @@ impl<P: Provider> Ops<P> {
         port: u32,
         speed: *mut u64,
     ) -> c_int {
-        // SAFETY: By the contract, the device is registered.
-        let found = P::query_port_speed(unsafe { Self::device(device) }, port);
-        // SAFETY: By the contract, there is room for the speed.
-        unsafe { answer(speed, found) }
+        from_result(|| {
+            // SAFETY: By the contract, the device is registered.
+            let found = P::query_port_speed(unsafe { Self::device(device) }, port)?;
+            // SAFETY: By the contract, there is room for the speed.
+            unsafe { speed.write(found) };
+            Ok(0)
+        })
     }
 
     /// Returns the attributes of a port that do not change.
@@ -340,10 +337,12 @@ impl<P: Provider> Ops<P> {
         let device = unsafe { Self::device(device) };
         // SAFETY: By the contract, the core passes a structure to be filled.
         let immutable = unsafe { &mut *immutable };
-        errno(P::query_port(device, port).map(|attr| {
+        from_result(|| {
+            let attr = P::query_port(device, port)?;
             immutable.gid_tbl_len = attr.gid_tbl_len.into();
             immutable.pkey_tbl_len = attr.pkey_tbl_len.into();
-        }))
+            Ok(0)
+        })
     }
 
     /// Returns the link layer of a port.
@@ -372,10 +371,12 @@ impl<P: Provider> Ops<P> {
     ) -> c_int {
         // SAFETY: By the contract, the device is registered, or being registered.
         let device = unsafe { Self::device(device) };
-        let index = index.try_into().map_err(Error::from);
-        let found = index.and_then(|index| P::query_gid(device, port, index));
-        // SAFETY: By the contract, there is room for a GID, which is 16 bytes.
-        unsafe { answer(gid.cast(), found) }
+        from_result(|| {
+            let found = P::query_gid(device, port, index.try_into()?)?;
+            // SAFETY: By the contract, there is room for a GID, which is 16 bytes.
+            unsafe { gid.cast::<Gid>().write(found) };
+            Ok(0)
+        })
     }
 
     /// Returns an entry of the partition table of a port.
@@ -389,9 +390,12 @@ impl<P: Provider> Ops<P> {
         index: u16,
         pkey: *mut u16,
     ) -> c_int {
-        // SAFETY: By the contract, the device is registered, or being registered.
-        let found = P::query_pkey(unsafe { Self::device(device) }, port, index);
-        // SAFETY: By the contract, there is room for the key.
-        unsafe { answer(pkey, found) }
+        from_result(|| {
+            // SAFETY: By the contract, the device is registered, or being registered.
+            let found = P::query_pkey(unsafe { Self::device(device) }, port, index)?;
+            // SAFETY: By the contract, there is room for the key.
+            unsafe { pkey.write(found) };
+            Ok(0)
+        })
     }
 }

@@ -17,10 +17,7 @@ use super::{
         core_object,
         ObjectOf, //
     },
-    ops::{
-        errno,
-        Ops, //
-    },
+    ops::Ops,
     provider::{
         Absent,
         Provider, //
@@ -276,7 +273,7 @@ impl<P: Provider> Ops<P> {
         let attr = QpAttr::from_raw(unsafe { &*attr }, mask);
         // SAFETY: By the contract, `udata` is null or valid during the call.
         let udata = unsafe { Udata::from_raw(udata) };
-        errno(pair.modify(device, &attr, &udata))
+        from_result(|| pair.modify(device, &attr, &udata).map(|()| 0))
     }
 
     /// Returns attributes of a queue pair.
