@@ -13,10 +13,7 @@ use super::{
     device::Device,
     object::core_object,
     ops::Ops,
-    provider::{
-        Absent,
-        Provider, //
-    },
+    provider::Provider,
     udata::Udata, //
 };
 use crate::ffi;
@@ -58,10 +55,7 @@ pub(crate) trait AddressHandle<'a, P: Provider>: Sized + Send + Sync {
     fn destroy(&self, _device: &Device<P::Data<'a>>) {}
 }
 
-#[vtable]
-impl<'a, P: Provider> AddressHandle<'a, P> for Absent {}
-
-core_object!(ib_ah, P::Ah<'a>, ());
+core_object!(ib_ah, AddressHandle, P::Ah<'a>, ());
 
 impl<P: Provider> Ops<P> {
     /// Creates an address handle.

@@ -15,10 +15,7 @@ use super::{
     device::Device,
     object::core_object,
     ops::Ops,
-    provider::{
-        Absent,
-        Provider, //
-    },
+    provider::Provider,
     udata::Udata,
     umem::Umem, //
 };
@@ -204,10 +201,7 @@ pub(crate) trait CompletionCounter<'a, P: Provider>: Sized + Send + Sync {
     fn destroy(&self, _device: &Device<P::Data<'a>>) {}
 }
 
-#[vtable]
-impl<'a, P: Provider> CompletionCounter<'a, P> for Absent {}
-
-core_object!(ib_comp_cntr, P::CompCntr<'a>, ());
+core_object!(ib_comp_cntr, CompletionCounter, P::CompCntr<'a>, ());
 
 impl<P: Provider> Ops<P> {
     /// Returns the capabilities of completion counters.

@@ -27,10 +27,7 @@ use super::{
         ObjectOf, //
     },
     ops::Ops,
-    provider::{
-        Absent,
-        Provider, //
-    },
+    provider::Provider,
     udata::Udata, //
 };
 use crate::ffi;
@@ -46,9 +43,6 @@ pub(crate) trait Ucontext<'a, P: Provider>: Sized + Send + Sync {
     /// Destroys the context. Its objects were destroyed before.
     fn dealloc(&self, _device: &Device<P::Data<'a>>) {}
 }
-
-#[vtable]
-impl<'a, P: Provider> Ucontext<'a, P> for Absent {}
 
 /// The context that a verb is called in.
 ///
@@ -78,7 +72,7 @@ impl<'c, 'a, P: Provider> Context<'c, 'a, P> {
 }
 
 // The keys are dropped after the provider's data, as they remove the entries in it.
-core_object!(ib_ucontext, P::Ucontext<'a>, OpenKeys);
+core_object!(ib_ucontext, Ucontext, P::Ucontext<'a>, OpenKeys);
 
 impl<P: Provider> Ops<P> {
     /// Returns the context of the process that calls a verb.

@@ -30,10 +30,7 @@ use super::{
         ObjectOf, //
     },
     ops::Ops,
-    provider::{
-        Absent,
-        Provider, //
-    },
+    provider::Provider,
     udata::Udata,
     umem::Umem, //
 };
@@ -225,10 +222,7 @@ pub(crate) trait CompletionQueue<'a, P: Provider>: Sized + Send + Sync {
     fn destroy(&self, _device: &Device<P::Data<'a>>) {}
 }
 
-#[vtable]
-impl<'a, P: Provider> CompletionQueue<'a, P> for Absent {}
-
-core_object!(ib_cq, P::Cq<'a>, Arc<CqEvents>);
+core_object!(ib_cq, CompletionQueue, P::Cq<'a>, Arc<CqEvents>);
 
 impl<P: Provider> Ops<P> {
     /// Initializes a new completion queue.

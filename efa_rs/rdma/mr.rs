@@ -24,10 +24,7 @@ use super::{
         ObjectOf, //
     },
     ops::Ops,
-    provider::{
-        Absent,
-        Provider, //
-    },
+    provider::Provider,
     udata::Udata, //
 };
 use crate::ffi;
@@ -102,12 +99,10 @@ pub(crate) trait MemoryRegion<'a, P: Provider>: Sized + Send + Sync {
     fn deregister(&self, _device: &Device<P::Data<'a>>) {}
 }
 
-#[vtable]
-impl<'a, P: Provider> MemoryRegion<'a, P> for Absent {
-    type Shared = ();
-}
+/// What a memory region of the provider `P` shares with the driver's own methods.
+pub(super) type SharedOf<'a, P> = <<P as Provider>::Mr<'a> as MemoryRegion<'a, P>>::Shared;
 
-core_object!(ib_mr, P::Mr<'a>, <P::Mr<'a> as MemoryRegion<'a, P>>::Shared);
+core_object!(ib_mr, MemoryRegion, P::Mr<'a>, SharedOf<'a, P>; type Shared = (););
 
 impl<P: Provider> Ops<P> {
     /// Registers memory of a process.

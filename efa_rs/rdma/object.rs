@@ -25,9 +25,15 @@ pub(super) trait CoreObject: Sized + 'static {
     unsafe fn device(this: *mut Self) -> *mut ffi::ib_device;
 }
 
-/// Implements [`CoreObject`] for a structure of the core, with the data behind it.
+/// Implements [`CoreObject`] for a structure of the core, with the data behind it. Implements `$kind`, the
+/// trait of such objects, for providers that have none.
 macro_rules! core_object {
-    ($core:ident, $data:ty, $extra:ty) => {
+    ($core:ident, $kind:ident, $data:ty, $extra:ty $(; $($absent:tt)*)?) => {
+        #[vtable]
+        impl<'a, P: Provider> $kind<'a, P> for $crate::rdma::provider::Absent {
+            $($($absent)*)?
+        }
+
         impl $crate::rdma::object::CoreObject for $crate::ffi::$core {
             type Data<'a, P: Provider> = $data;
             type Extra<'a, P: Provider> = $extra;

@@ -12,10 +12,7 @@ use super::{
     device::Device,
     object::core_object,
     ops::Ops,
-    provider::{
-        Absent,
-        Provider, //
-    },
+    provider::Provider,
     udata::Udata, //
 };
 use crate::ffi;
@@ -53,10 +50,7 @@ pub(crate) trait ProtectionDomain<'a, P: Provider>: Sized + Send + Sync {
     fn dealloc(&self, _device: &Device<P::Data<'a>>) {}
 }
 
-#[vtable]
-impl<'a, P: Provider> ProtectionDomain<'a, P> for Absent {}
-
-core_object!(ib_pd, P::Pd<'a>, ());
+core_object!(ib_pd, ProtectionDomain, P::Pd<'a>, ());
 
 impl<P: Provider> Ops<P> {
     /// Creates a protection domain.

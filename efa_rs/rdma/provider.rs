@@ -27,7 +27,10 @@ use super::{
     counters::CounterDesc,
     cq::CompletionQueue,
     device::Device,
-    mr::MemoryRegion,
+    mr::{
+        MemoryRegion,
+        SharedOf, //
+    },
     ops::Ops,
     pd::ProtectionDomain,
     qp::QueuePair,
@@ -118,7 +121,7 @@ pub(crate) trait Provider: Sized + 'static {
     const ROBUST_UDATA: bool = false;
 
     /// Driver-specific methods of the core's objects. They read what memory regions share with them.
-    const UAPI: Option<UapiOf<Self>> = None;
+    const UAPI: Option<ffi::UapiDefinitions<SharedOf<'static, Self>>> = None;
 
     /// Number of ports of a device, which are counted from 1.
     const PORTS: u32 = 1;
@@ -211,10 +214,6 @@ pub(crate) trait Provider: Sized + 'static {
         Err(EOPNOTSUPP)
     }
 }
-
-/// Methods that read what the memory regions of the provider `P` share.
-pub(crate) type UapiOf<P> =
-    ffi::UapiDefinitions<<<P as Provider>::Mr<'static> as MemoryRegion<'static, P>>::Shared>;
 
 /// A kind of object that a provider does not have.
 #[allow(dead_code, reason = "for providers that lack a kind of object")]

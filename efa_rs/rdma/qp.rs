@@ -18,10 +18,7 @@ use super::{
         ObjectOf, //
     },
     ops::Ops,
-    provider::{
-        Absent,
-        Provider, //
-    },
+    provider::Provider,
     qp_attr::{
         QpAttr,
         QpAttrMask,
@@ -152,16 +149,13 @@ pub(crate) trait QueuePair<'a, P: Provider>: Sized + Send + Sync {
     fn destroy(&self, _device: &Device<P::Data<'a>>) {}
 }
 
-#[vtable]
-impl<'a, P: Provider> QueuePair<'a, P> for Absent {}
-
 /// Reference of completions to a queue pair of the kernel.
 #[cfg(kverbs)]
 type Own = Option<Arc<QpRef>>;
 #[cfg(not(kverbs))]
 type Own = Option<core::convert::Infallible>;
 
-core_object!(ib_qp, P::Qp<'a>, Own);
+core_object!(ib_qp, QueuePair, P::Qp<'a>, Own);
 
 impl<P: Provider> Ops<P> {
     /// Initializes a new queue pair, and returns its data.
