@@ -84,10 +84,7 @@ impl<P: Provider> Ops<P> {
     /// # Safety
     ///
     /// `udata` must be from a verb of a device that is registered with the provider `P`.
-    pub(super) unsafe fn context<'c, 'a>(udata: &Udata<'c>) -> Result<Context<'c, 'a, P>>
-    where
-        'a: 'c,
-    {
+    pub(super) unsafe fn context<'c, 'a: 'c>(udata: &Udata<'c>) -> Result<Context<'c, 'a, P>> {
         // SAFETY: The core embeds the `ib_udata` of a process in the attributes of the call.
         let raw = unsafe { ffi::efa_udata_to_ucontext(udata.as_raw()) };
         if raw.is_null() {

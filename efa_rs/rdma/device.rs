@@ -68,10 +68,7 @@ impl<D> Device<D> {
     ///
     /// `device` must have been allocated with [`Self::SIZE`] bytes. Its fields must be
     /// initialized, and must not be dropped for `'d`.
-    pub(super) unsafe fn from_raw<'d>(device: *mut ffi::ib_device) -> &'d Self
-    where
-        D: 'd,
-    {
+    pub(super) unsafe fn from_raw<'d>(device: *mut ffi::ib_device) -> &'d Self {
         // INVARIANT: The caller guarantees that the fields are initialized.
         // SAFETY: The caller guarantees that the memory is of this type.
         unsafe { &*device.cast() }

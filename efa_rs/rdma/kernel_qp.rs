@@ -39,28 +39,17 @@ impl<P: Provider> Ops<P> {
         let (left, result) = match own.and_then(|own| own.layout.zip(Some(own.send_queue()))) {
             None => (wr, Err(EOPNOTSUPP)),
             Some((layout, queue)) => {
+                // SAFETY: A work request names the region, which is not destroyed before it has completed.
+                let mr_of = |mr| unsafe { Self::object(mr) }.0;
                 // SAFETY: The requirement of this function guarantees valid references and this
                 // layout, except for the core's own RDMA write, whose address is zero.
-                let mut wrs = unsafe { SendWrs::new(wr, layout, queue, Self::mr_data) };
+                let mut wrs = unsafe { SendWrs::new(wr, layout, queue, mr_of) };
                 let result = pair.post_send(device, &mut wrs);
                 (wrs.as_raw(), result)
             }
         };
         // SAFETY: By the contract, there is room for a pointer.
         unsafe { posted(bad_wr, left, result) }
-    }
-
-    /// Returns the provider's data of a memory region.
-    ///
-    /// # Safety
-    ///
-    /// `mr` must be one of a device of the provider `P`, and not be deregistered for `'o`.
-    unsafe fn mr_data<'o, 'a>(mr: *mut ffi::ib_mr) -> &'o P::Mr<'a>
-    where
-        'a: 'o,
-    {
-        // SAFETY: The caller guarantees that the region was created, and is not destroyed.
-        unsafe { Self::object(mr) }.0
     }
 
     /// Posts receive work requests. If this fails, `bad_wr` is the first one that was not posted.

@@ -85,10 +85,7 @@ impl<C, E, T> Object<C, E, T> {
         core: *mut C,
         data: impl PinInit<T, Error>,
         extra: impl FnOnce(&T) -> E,
-    ) -> Result<&'o T>
-    where
-        T: 'o,
-    {
+    ) -> Result<&'o T> {
         // SAFETY: The caller guarantees that the object has this type.
         let slot = unsafe { &raw mut (*core.cast::<Self>()).data };
         // SAFETY: The caller guarantees that the slot is not in use, and does not move.
@@ -106,10 +103,7 @@ impl<C, E, T> Object<C, E, T> {
     /// # Safety
     ///
     /// `core` must point to an object whose data is initialized, and is not dropped for `'o`.
-    pub(super) unsafe fn data<'o>(core: *mut C) -> &'o T
-    where
-        T: 'o,
-    {
+    pub(super) unsafe fn data<'o>(core: *mut C) -> &'o T {
         // SAFETY: The caller guarantees that the object has this type, and is valid for `'o`.
         let data = unsafe { &(*core.cast::<Self>()).data };
         // SAFETY: The caller guarantees that the data is initialized.
@@ -121,10 +115,7 @@ impl<C, E, T> Object<C, E, T> {
     /// # Safety
     ///
     /// `core` must point to an object whose data is initialized, and is not dropped for `'o`.
-    pub(super) unsafe fn extra<'o>(core: *mut C) -> &'o E
-    where
-        E: 'o,
-    {
+    pub(super) unsafe fn extra<'o>(core: *mut C) -> &'o E {
         // SAFETY: The caller guarantees that the object has this type, and is valid for `'o`.
         let extra = unsafe { &(*core.cast::<Self>()).extra };
         // SAFETY: The caller guarantees that the data is initialized.

@@ -44,10 +44,9 @@ impl<P: Provider> Ops<P> {
     /// # Safety
     ///
     /// `device` must be registered with the provider `P`, or being registered, for `'d`.
-    pub(super) unsafe fn device<'d, 'a>(device: *mut ffi::ib_device) -> &'d Device<P::Data<'a>>
-    where
-        'a: 'd,
-    {
+    pub(super) unsafe fn device<'d, 'a: 'd>(
+        device: *mut ffi::ib_device,
+    ) -> &'d Device<P::Data<'a>> {
         // SAFETY: A registration has allocated the device, and has initialized its data.
         unsafe { Device::from_raw(device) }
     }
@@ -57,11 +56,9 @@ impl<P: Provider> Ops<P> {
     /// # Safety
     ///
     /// `core` must be valid. Its device must be registered with the provider `P` for `'d`.
-    pub(super) unsafe fn device_of<'d, 'a, C>(core: *mut C) -> &'d Device<P::Data<'a>>
-    where
-        'a: 'd,
-        C: CoreObject,
-    {
+    pub(super) unsafe fn device_of<'d, 'a: 'd, C: CoreObject>(
+        core: *mut C,
+    ) -> &'d Device<P::Data<'a>> {
         // SAFETY: The caller guarantees that the object is valid.
         let device = unsafe { C::device(core) };
         // SAFETY: The caller guarantees that the device is registered for `'d`.
@@ -74,13 +71,9 @@ impl<P: Provider> Ops<P> {
     ///
     /// `core` must be an object that was created on a device of the provider `P`, and is not destroyed
     /// for `'o`.
-    pub(super) unsafe fn object<'o, 'a, C>(
+    pub(super) unsafe fn object<'o, 'a: 'o, C: CoreObject>(
         core: *mut C,
-    ) -> (&'o C::Data<'a, P>, &'o Device<P::Data<'a>>)
-    where
-        'a: 'o,
-        C: CoreObject,
-    {
+    ) -> (&'o C::Data<'a, P>, &'o Device<P::Data<'a>>) {
         // SAFETY: The caller guarantees that the object was created, which has initialized its data.
         let data = unsafe { ObjectOf::<P, C>::data(core) };
         // SAFETY: The caller guarantees that the object is valid. Its device outlives it.
@@ -115,10 +108,5 @@ impl<P: Provider> Ops<P> {
         // SAFETY: The caller guarantees that the object was created, and is not used any more.
         unsafe { ObjectOf::<P, C>::drop_data(core) };
         0
-    }
-
-    /// Returns the size of an object in bytes.
-    pub(super) const fn size<C: CoreObject>() -> usize {
-        ObjectOf::<'static, P, C>::SIZE
     }
 }

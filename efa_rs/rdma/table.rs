@@ -10,6 +10,7 @@ use super::{
     context::Ucontext,
     cq::CompletionQueue,
     mr::MemoryRegion,
+    object::ObjectOf,
     ops::Ops,
     pd::ProtectionDomain,
     provider::Provider,
@@ -125,12 +126,12 @@ impl<P: Provider> Ops<P> {
             Self::get_hw_stats
         ),
 
-        size_ib_ucontext: Self::size::<ffi::ib_ucontext>(),
-        size_ib_pd: Self::size::<ffi::ib_pd>(),
-        size_ib_ah: Self::size::<ffi::ib_ah>(),
-        size_ib_cq: Self::size::<ffi::ib_cq>(),
-        size_ib_qp: Self::size::<ffi::ib_qp>(),
-        size_ib_comp_cntr: Self::size::<ffi::ib_comp_cntr>(),
+        size_ib_ucontext: ObjectOf::<P, ffi::ib_ucontext>::SIZE,
+        size_ib_pd: ObjectOf::<P, ffi::ib_pd>::SIZE,
+        size_ib_ah: ObjectOf::<P, ffi::ib_ah>::SIZE,
+        size_ib_cq: ObjectOf::<P, ffi::ib_cq>::SIZE,
+        size_ib_qp: ObjectOf::<P, ffi::ib_qp>::SIZE,
+        size_ib_comp_cntr: ObjectOf::<P, ffi::ib_comp_cntr>::SIZE,
 
         // SAFETY: The table has functions, sizes and flags, for which zero means absent.
         ..unsafe { MaybeUninit::<ffi::ib_device_ops>::zeroed().assume_init() }
