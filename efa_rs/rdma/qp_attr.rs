@@ -21,6 +21,7 @@ impl QpType {
     /// Unreliable datagram.
     pub(crate) const UD: Self = Self(ffi::ib_qp_type_IB_QPT_UD);
     /// Driver-defined transport, for clients in the kernel.
+    #[cfg(kverbs)]
     pub(crate) const RESERVED1: Self = Self(ffi::ib_qp_type_IB_QPT_RESERVED1);
     /// Driver-defined transport, for programs.
     pub(crate) const DRIVER: Self = Self(ffi::ib_qp_type_IB_QPT_DRIVER);

@@ -111,6 +111,7 @@ const QUERYABLE: QpAttrMask = QpAttrMask::STATE
 
 /// A queue pair.
 pub(crate) struct Qp<'a> {
+    #[cfg_attr(not(kverbs), allow(dead_code, reason = "dropped with it"))]
     queues: Queues<'a>,
     device_qp: DeviceQp<'a>,
     qp_num: u16,
