@@ -223,11 +223,9 @@ impl<'bound> Loan<'bound> {
             loan.lend_until_stop();
         }
         let result = command();
-        match loan {
-            Some(loan) if !matches!(&result, Err(error) if error.device_may_use_memory()) => {
-                loan.mark_released();
-            }
-            _ => (),
+        let is_kept = matches!(&result, Err(error) if error.device_may_use_memory());
+        if let Some(loan) = loan.filter(|_| !is_kept) {
+            loan.mark_released();
         }
         result
     }

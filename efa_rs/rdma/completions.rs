@@ -73,16 +73,10 @@ impl QpRef {
         Ok(Arc::new(this, GFP_KERNEL)?)
     }
 
-    /// Returns the number of the send queue.
+    /// Returns the numbers of the send queue and of the receive queue.
     #[inline]
-    pub(super) fn send_queue(&self) -> u64 {
-        self.first_queue
-    }
-
-    /// Returns the number of the receive queue.
-    #[inline]
-    pub(super) fn recv_queue(&self) -> u64 {
-        self.first_queue.wrapping_add(1)
+    pub(super) fn queues(&self) -> [u64; 2] {
+        [self.first_queue, self.first_queue.wrapping_add(1)]
     }
 
     /// Clears the reference. No completion of the queue pair is added from now on.

@@ -36,7 +36,7 @@ impl<P: Provider> Ops<P> {
         // SAFETY: By the contract, `create_qp` has initialized the data of the queue pair.
         let own = unsafe { ObjectOf::<P, _>::extra(qp) }.as_ref();
         // A queue pair of a program has none. Its work requests would have addresses of the program.
-        let (left, result) = match own.and_then(|own| own.layout.zip(Some(own.send_queue()))) {
+        let (left, result) = match own.and_then(|own| own.layout.zip(Some(own.queues()[0]))) {
             None => (wr, Err(EOPNOTSUPP)),
             Some((layout, queue)) => {
                 // SAFETY: A work request names the region, which is not destroyed before it has completed.
@@ -69,7 +69,7 @@ impl<P: Provider> Ops<P> {
             None => (wr, Err(EOPNOTSUPP)),
             Some(own) => {
                 // SAFETY: By the contract, the work requests are valid, and so are the buffers that they point to.
-                let mut wrs = unsafe { RecvWrs::new(wr, own.recv_queue()) };
+                let mut wrs = unsafe { RecvWrs::new(wr, own.queues()[1]) };
                 let result = pair.post_recv(device, &mut wrs);
                 (wrs.as_raw(), result)
             }

@@ -70,13 +70,6 @@ impl<T, S> Drop for Slots<T, S> {
     }
 }
 
-impl<T, S> Slots<T, S> {
-    #[inline]
-    fn word(&self, index: usize) -> Option<&AtomicU32> {
-        Some(&self.slots.get(index)?.word)
-    }
-}
-
 /// The side that puts values.
 pub(crate) struct Producer<T, S>(Arc<Slots<T, S>>);
 
@@ -118,7 +111,7 @@ impl<T: Send, S> Producer<T, S> {
     /// Returns the word of a slot, if there is such a slot.
     #[inline]
     pub(crate) fn word(&self, index: usize) -> Option<&AtomicU32> {
-        self.0.word(index)
+        Some(&self.0.slots.get(index)?.word)
     }
 
     /// Puts a value into a slot. The consumer that takes it sees all earlier writes of this task.
@@ -152,7 +145,7 @@ impl<T: Send, S> Consumer<T, S> {
     /// Returns the word of a slot, if there is such a slot.
     #[inline]
     pub(crate) fn word(&self, index: usize) -> Option<&AtomicU32> {
-        self.0.word(index)
+        Some(&self.0.slots.get(index)?.word)
     }
 
     /// Takes the value of a slot, if it has this label.

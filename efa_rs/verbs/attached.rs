@@ -2,8 +2,6 @@
 
 //! The queue pairs that use a completion queue.
 
-use core::mem::replace;
-
 use kernel::{
     prelude::*,
     sync::Arc,
@@ -57,6 +55,7 @@ pub(super) struct Attached {
 }
 
 /// Queue pairs in the order of their numbers.
+#[derive(Default)]
 pub(super) struct Pairs {
     pairs: KVec<(u16, KBox<Attached>)>,
     /// Index of the one that was found last. Consecutive completions are mostly of the same one.
@@ -64,14 +63,6 @@ pub(super) struct Pairs {
 }
 
 impl Pairs {
-    /// Returns an empty list.
-    pub(super) const fn new() -> Self {
-        Self {
-            pairs: KVec::new(),
-            last: 0,
-        }
-    }
-
     fn position(&self, qp_num: u16) -> Result<usize, usize> {
         self.pairs
             .binary_search_by_key(&qp_num, |(number, _)| *number)
@@ -90,7 +81,7 @@ impl Pairs {
         match self.position(qp_num) {
             Ok(place) => {
                 let (_, earlier) = self.pairs.get_mut(place).ok_or(ENOMEM)?;
-                Ok(Some(replace(earlier, attached)))
+                Ok(Some(core::mem::replace(earlier, attached)))
             }
             Err(place) => {
                 // Called with a spinlock held.
@@ -104,8 +95,7 @@ impl Pairs {
     /// Removes a queue pair, unless another one has its number.
     pub(super) fn remove(&mut self, qp_num: u16, qp: &Arc<QpRef>) -> Option<KBox<Attached>> {
         self.get(qp_num, qp)?;
-        let place = self.position(qp_num).ok()?;
-        let (_, attached) = self.pairs.remove(place).ok()?;
+        let (_, attached) = self.pairs.remove(self.last).ok()?;
         Some(attached)
     }
 
@@ -158,11 +148,6 @@ impl Attached {
             flushing_since: None,
         };
         Ok(KBox::new(attached, GFP_KERNEL)?)
-    }
-
-    /// Records that the queue pair is in error.
-    pub(super) fn expect_flush(&mut self) {
-        self.flushing_since = Some(Instant::now());
     }
 
     /// Discards the work requests, whose posting sides are `sends` and `recvs`, and all completions.

@@ -127,12 +127,11 @@ pub(super) fn read_port(efa: &Efa<'_>, values: &mut [u64]) -> Result {
     let values: &mut [u64; PORT.len()] = values.first_chunk_mut().ok_or(EINVAL)?;
     // Counters that the device lacks stay zero.
     *values = [0; PORT.len()];
-    let [tx_bytes, tx_pkts, rx_bytes, rx_pkts, rx_drops, values @ ..] = values;
-    let [send_bytes, send_wrs, recv_bytes, recv_wrs, values @ ..] = values;
-    let [read_wrs, read_bytes, read_wr_err, read_resp_bytes, values @ ..] = values;
-    let [write_wrs, write_bytes, write_wr_err, write_recv_bytes, values @ ..] = values;
-    let [retrans_bytes, retrans_pkts, retrans_timeout_events, values @ ..] = values;
-    let [unresponsive_remote_events, impaired_remote_conn_events] = values;
+    // Stores values from the counter with this index on.
+    let mut store = |first: usize, from: &[u64]| {
+        let places = values.iter_mut().skip(first);
+        places.zip(from).for_each(|(place, value)| *place = *value);
+    };
 
     let sets = if efa.attributes().device.device_caps.rdma_write {
         StatsType::ALL
@@ -146,41 +145,30 @@ pub(super) fn read_port(efa: &Efa<'_>, values: &mut [u64]) -> Result {
     };
     efa.admin().get_stats(sets, |set, response| match set {
         StatsType::Basic => {
-            let stats = BasicStats::from_response(response);
-            *tx_bytes = stats.tx_bytes;
-            *tx_pkts = stats.tx_pkts;
-            *rx_bytes = stats.rx_bytes;
-            *rx_pkts = stats.rx_pkts;
-            *rx_drops = stats.rx_drops;
+            let it = BasicStats::from_response(response);
+            store(0, &[it.tx_bytes, it.tx_pkts]);
+            store(2, &[it.rx_bytes, it.rx_pkts, it.rx_drops]);
         }
         StatsType::Messages => {
-            let stats = MessagesStats::from_response(response);
-            *send_bytes = stats.send_bytes;
-            *send_wrs = stats.send_wrs;
-            *recv_bytes = stats.recv_bytes;
-            *recv_wrs = stats.recv_wrs;
+            let it = MessagesStats::from_response(response);
+            store(5, &[it.send_bytes, it.send_wrs, it.recv_bytes, it.recv_wrs]);
         }
         StatsType::RdmaRead => {
-            let stats = RdmaReadStats::from_response(response);
-            *read_wrs = stats.read_wrs;
-            *read_bytes = stats.read_bytes;
-            *read_wr_err = stats.read_wr_err;
-            *read_resp_bytes = stats.read_resp_bytes;
+            let it = RdmaReadStats::from_response(response);
+            store(9, &[it.read_wrs, it.read_bytes]);
+            store(11, &[it.read_wr_err, it.read_resp_bytes]);
         }
         StatsType::RdmaWrite => {
-            let stats = RdmaWriteStats::from_response(response);
-            *write_wrs = stats.write_wrs;
-            *write_bytes = stats.write_bytes;
-            *write_wr_err = stats.write_wr_err;
-            *write_recv_bytes = stats.write_recv_bytes;
+            let it = RdmaWriteStats::from_response(response);
+            store(13, &[it.write_wrs, it.write_bytes]);
+            store(15, &[it.write_wr_err, it.write_recv_bytes]);
         }
         StatsType::Network => {
-            let stats = NetworkStats::from_response(response);
-            *retrans_bytes = stats.retrans_bytes;
-            *retrans_pkts = stats.retrans_pkts;
-            *retrans_timeout_events = stats.retrans_timeout_events;
-            *unresponsive_remote_events = stats.unresponsive_remote_events;
-            *impaired_remote_conn_events = stats.impaired_remote_conn_events;
+            let it = NetworkStats::from_response(response);
+            store(17, &[it.retrans_bytes, it.retrans_pkts]);
+            store(19, &[it.retrans_timeout_events]);
+            store(20, &[it.unresponsive_remote_events]);
+            store(21, &[it.impaired_remote_conn_events]);
         }
     })?;
     Ok(())

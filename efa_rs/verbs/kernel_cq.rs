@@ -16,7 +16,10 @@ use kernel::{
         Arc,
         SetOnce, //
     },
-    time::Delta, //
+    time::{
+        Delta,
+        Instant, //
+    },
 };
 
 use super::attached::{
@@ -161,7 +164,7 @@ impl<'a> KernelCq<'a> {
         let notifier = notifier.map(Deferred::new).transpose()?;
         let polled = Polled {
             rings,
-            pairs: Pairs::new(),
+            pairs: Pairs::default(),
             is_flushing: false,
         };
         Arc::pin_init(
@@ -227,7 +230,7 @@ impl<'a> KernelCq<'a> {
     pub(super) fn expect_flush(&self, qp_num: u16, qp: &Arc<QpRef>) {
         self.polled.with(|polled| {
             if let Some(attached) = polled.pairs.get(qp_num, qp) {
-                attached.expect_flush();
+                attached.flushing_since = Some(Instant::now());
                 polled.is_flushing = true;
                 // If the client requests an event only later, `arm` repeats this.
                 self.health.expect_flush();
@@ -293,11 +296,6 @@ impl<'a> KernelCq<'a> {
     /// Returns the epoch in which the device may use its memory.
     pub(super) fn epoch(&self) -> &Arc<Epoch<'a>> {
         &self.epoch
-    }
-
-    /// Stops the device: see [`Epoch::halt`].
-    pub(super) fn halt(&self, cause: Cause) {
-        self.epoch.halt(cause);
     }
 
     /// Returns whether there is a completion to poll.

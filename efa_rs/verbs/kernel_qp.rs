@@ -61,65 +61,43 @@ pub(super) struct KernelQp<'a> {
     send: IrqLock<SendQueue<'a>>,
     #[pin]
     recv: IrqLock<Option<RecvQueue<'a>>>,
-    send_cq: Arc<KernelCq<'a>>,
-    recv_cq: Arc<KernelCq<'a>>,
     epoch: Arc<Epoch<'a>>,
-    /// The queue pair in completions. Distinguishes it from earlier ones with the same number.
-    qp: Arc<QpRef>,
-    qp_num: u16,
-    qp_type: QpType,
-    limits: Limits,
-    /// Whether all work requests have completions, signaled or not. The device completes each one,
-    /// so unsignaled ones are refused otherwise.
-    signals_all: bool,
+    fixed: Fixed<'a>,
 }
 
-/// The parts of a queue pair, for [`KernelQp::new`].
-pub(super) struct Parts<'a> {
-    pub(super) send: SendQueue<'a>,
-    pub(super) recv: Option<RecvQueue<'a>>,
-    /// The polling sides of the queues.
-    pub(super) sides: Sides,
+/// What does not change.
+pub(super) struct Fixed<'a> {
     pub(super) send_cq: Arc<KernelCq<'a>>,
     pub(super) recv_cq: Arc<KernelCq<'a>>,
+    /// The queue pair in completions. Distinguishes it from earlier ones with the same number.
     pub(super) qp: Arc<QpRef>,
     pub(super) qp_num: u16,
     pub(super) qp_type: QpType,
     pub(super) limits: Limits,
+    /// Whether all work requests have completions, signaled or not. The device completes each one,
+    /// so unsignaled ones are refused otherwise.
     pub(super) signals_all: bool,
 }
 
 impl<'a> KernelQp<'a> {
-    /// Creates a queue pair of its parts, and attaches it to its completion queues.
+    /// Creates a queue pair of its parts, and attaches it to its completion queues. `sides` are the
+    /// polling sides of the queues.
     ///
     /// # Errors
     ///
     /// - [`ENOMEM`] if there is no memory.
-    pub(super) fn new(parts: Parts<'a>) -> Result<Arc<Self>> {
-        let Parts {
-            send,
-            recv,
-            sides,
-            send_cq,
-            recv_cq,
-            qp,
-            qp_num,
-            qp_type,
-            limits,
-            signals_all,
-        } = parts;
+    pub(super) fn new(
+        send: SendQueue<'a>,
+        recv: Option<RecvQueue<'a>>,
+        sides: Sides,
+        fixed: Fixed<'a>,
+    ) -> Result<Arc<Self>> {
         let pair = Arc::pin_init(
             pin_init!(Self {
-                epoch: send_cq.epoch().clone(),
+                epoch: fixed.send_cq.epoch().clone(),
                 send <- new_irq_lock!(send, c"efa_send_queue"),
                 recv <- new_irq_lock!(recv, c"efa_receive_queue"),
-                send_cq,
-                recv_cq,
-                qp,
-                qp_num,
-                qp_type,
-                limits,
-                signals_all,
+                fixed,
             }),
             GFP_KERNEL,
         )?;
@@ -128,29 +106,35 @@ impl<'a> KernelQp<'a> {
     }
 
     fn attach(&self, mut sides: Sides) -> Result {
-        if !Arc::ptr_eq(&self.send_cq, &self.recv_cq) {
+        if !Arc::ptr_eq(&self.fixed.send_cq, &self.fixed.recv_cq) {
             let recv = sides.recv.take();
             let recv = Sides { send: None, recv };
-            self.recv_cq.attach(self.qp_num, &self.qp, recv)?;
+            self.fixed
+                .recv_cq
+                .attach(self.fixed.qp_num, &self.fixed.qp, recv)?;
         }
-        self.send_cq.attach(self.qp_num, &self.qp, sides)
+        self.fixed
+            .send_cq
+            .attach(self.fixed.qp_num, &self.fixed.qp, sides)
     }
 
     /// Detaches it from its completion queues. The device has destroyed it, or was stopped.
     pub(super) fn detach(&self) {
-        self.cqs().for_each(|cq| cq.detach(self.qp_num, &self.qp));
+        self.cqs()
+            .for_each(|cq| cq.detach(self.fixed.qp_num, &self.fixed.qp));
     }
 
     /// Returns whether the device may use memory of work requests, which were not polled as completed.
     pub(super) fn has_posted(&self) -> bool {
-        self.cqs().any(|cq| cq.has_posted(self.qp_num, &self.qp))
+        self.cqs()
+            .any(|cq| cq.has_posted(self.fixed.qp_num, &self.fixed.qp))
     }
 
     /// Returns the completion queues, each once.
     fn cqs(&self) -> impl Iterator<Item = &Arc<KernelCq<'a>>> {
-        let is_one = Arc::ptr_eq(&self.send_cq, &self.recv_cq);
-        let recv_cq = (!is_one).then_some(&self.recv_cq);
-        [Some(&self.send_cq), recv_cq].into_iter().flatten()
+        let is_one = Arc::ptr_eq(&self.fixed.send_cq, &self.fixed.recv_cq);
+        let recv_cq = (!is_one).then_some(&self.fixed.recv_cq);
+        [Some(&self.fixed.send_cq), recv_cq].into_iter().flatten()
     }
 
     /// Changes the state from `old` to `new` by a command.
@@ -172,8 +156,8 @@ impl<'a> KernelQp<'a> {
             match command() {
                 Ok(_) => {}
                 Err(CommandError::Status(_)) if is_in_error() => {}
-                Err(CommandError::Status(_)) => self.send_cq.halt(Cause::MemoryHeld),
-                Err(_) => self.send_cq.halt(Cause::CommandTimeout),
+                Err(CommandError::Status(_)) => self.epoch.halt(Cause::MemoryHeld),
+                Err(_) => self.epoch.halt(Cause::CommandTimeout),
             }
             return Ok(());
         }
@@ -193,7 +177,7 @@ impl<'a> KernelQp<'a> {
             }
         });
         self.cqs()
-            .for_each(|cq| cq.expect_flush(self.qp_num, &self.qp));
+            .for_each(|cq| cq.expect_flush(self.fixed.qp_num, &self.fixed.qp));
     }
 
     /// Empties the queues, as the device does in the reset state: discards posted work requests
@@ -203,7 +187,7 @@ impl<'a> KernelQp<'a> {
             self.recv.with(|recv| {
                 self.cqs().for_each(|cq| {
                     let recv = recv.as_mut().map(|recv| &mut recv.requests);
-                    cq.reset(self.qp_num, &self.qp, &mut send.requests, recv);
+                    cq.reset(self.fixed.qp_num, &self.fixed.qp, &mut send.requests, recv);
                 });
                 send.ring.reset();
                 if let Some(recv) = recv {
@@ -247,7 +231,7 @@ impl<'a> KernelQp<'a> {
             }
         });
         if is_waiting {
-            self.send_cq.wake();
+            self.fixed.send_cq.wake();
         }
         result
     }
@@ -256,12 +240,18 @@ impl<'a> KernelQp<'a> {
     fn post_sends(&self, queue: &mut SendQueue<'a>, wrs: &mut SendWrs<'_, Ah, Mr<'a>>) -> Result {
         while let Some(next) = wrs.peek() {
             let wr = next.wr();
-            if !wr.is_signaled() && !self.signals_all {
+            if !wr.is_signaled() && !self.fixed.signals_all {
                 return Err(EINVAL);
             }
             let room = queue.requests.room().ok_or(ENOMEM)?;
             let wqe = queue.ring.next().ok_or(EINVAL)?;
-            kernel_wqe::write(wr, self.qp_type, &self.limits, room.index(), wqe)?;
+            kernel_wqe::write(
+                wr,
+                self.fixed.qp_type,
+                &self.fixed.limits,
+                room.index(),
+                wqe,
+            )?;
             room.put(next.accept()?);
             queue.ring.push();
         }
@@ -302,7 +292,7 @@ impl<'a> KernelQp<'a> {
             }
         });
         if is_waiting {
-            self.recv_cq.wake();
+            self.fixed.recv_cq.wake();
         }
         result
     }
@@ -311,7 +301,7 @@ impl<'a> KernelQp<'a> {
     fn post_recvs(&self, queue: &mut RecvQueue<'a>, wrs: &mut RecvWrs<'_>) -> Result {
         while let Some(next) = wrs.peek() {
             let sges = next.sges();
-            if sges.len() > self.limits.recv_sges {
+            if sges.len() > self.fixed.limits.recv_sges {
                 return Err(EINVAL);
             }
             let room = queue.requests.room().ok_or(ENOMEM)?;

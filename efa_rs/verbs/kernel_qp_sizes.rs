@@ -107,16 +107,17 @@ impl Sizes {
     pub(super) fn limits(&self, efa: &Efa<'_>, cap: &QpCap) -> Limits {
         let places = (self.wqe_size - TxMetaDesc::SIZE) / TxBufDesc::SIZE;
         let rdma_sges = usize::from(efa.attributes().queues.max_wr_rdma_sges);
+        // CAST: At most 96.
+        let most = (places as u32 - 1) * TxBufDesc::SIZE as u32;
         Limits {
             // CAST: `usize` has 64 bits on every architecture that has EFA.
             send_sges: places.min(cap.max_send_sge as usize),
             // The remote address takes the first place.
             rdma_sges: rdma_sges.min(places - 1),
             inline_data: cap.max_inline_data as usize,
-            rdma_inline_data: cap
-                .max_inline_data
-                .min((places as u32 - 1) * TxBufDesc::SIZE as u32),
-            wqe_size: self.wqe_size,
+            // Only a large work request has room for data after the remote address.
+            rdma_inline_data: (self.wqe_size >= MAX_WQE_SIZE)
+                .then_some(most.min(cap.max_inline_data)),
             recv_sges: cap.max_recv_sge as usize,
         }
     }
@@ -130,10 +131,8 @@ pub(super) struct Limits {
     pub(super) rdma_sges: usize,
     /// Maximum number of bytes of inline data.
     pub(super) inline_data: usize,
-    /// The same of an RDMA write.
-    pub(super) rdma_inline_data: u32,
-    /// Bytes of a send work request in the ring.
-    pub(super) wqe_size: usize,
+    /// The same of an RDMA write, if it can have any.
+    pub(super) rdma_inline_data: Option<u32>,
     /// Maximum number of buffers of a receive.
     pub(super) recv_sges: usize,
 }

@@ -20,8 +20,8 @@ use crate::{
         MAX_WQE_SIZE, //
     },
     io::{
-        Wqe, //
-        WrIndex,
+        Wqe,
+        WrIndex, //
     },
     rdma::{
         InlineData,
@@ -90,12 +90,9 @@ fn for_peer(
         (SendData::Sges(sges), Some(_)) => sges.len() <= limits.rdma_sges,
         // `write_inline` checks this.
         (SendData::Inline(_), None) => true,
-        // Only a large work request has room for data after the remote address.
         (SendData::Inline(_), Some(_)) => {
-            limits.wqe_size >= MAX_WQE_SIZE
-                && data
-                    .length()
-                    .is_some_and(|length| length <= limits.rdma_inline_data)
+            let both = data.length().zip(limits.rdma_inline_data);
+            both.is_some_and(|(length, most)| length <= most)
         }
     };
     if !fits {

@@ -65,8 +65,8 @@ use {
         attached::Sides,
         cq::Cq,
         kernel_qp::{
+            Fixed,
             KernelQp,
-            Parts,
             RecvQueue,
             SendQueue, //
         },
@@ -481,16 +481,15 @@ impl<'a> Qp<'a> {
                 }
                 None => None,
             };
-            KernelQp::new(Parts {
-                send: SendQueue {
-                    ring: SendRing::new(slots, doorbell, sizes.max_batch),
-                    requests: send_requests,
-                },
-                recv,
-                sides: Sides {
-                    send: Some(sends),
-                    recv: recvs,
-                },
+            let send = SendQueue {
+                ring: SendRing::new(slots, doorbell, sizes.max_batch),
+                requests: send_requests,
+            };
+            let sides = Sides {
+                send: Some(sends),
+                recv: recvs,
+            };
+            let fixed = Fixed {
                 qp: qp.clone(),
                 send_cq: send_queue,
                 recv_cq: recv_queue,
@@ -498,7 +497,8 @@ impl<'a> Qp<'a> {
                 qp_type: attr.qp_type,
                 limits: sizes.limits(efa, &attr.cap),
                 signals_all,
-            })
+            };
+            KernelQp::new(send, recv, sides, fixed)
         };
         let pair = make().inspect_err(|_: &Error| {
             // The error to return is the first one.

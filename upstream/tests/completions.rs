@@ -16,7 +16,7 @@ mod tests {
         // SAFETY: All variants are as large, and numbers or pointers.
         unsafe { (&raw mut wr.__bindgen_anon_1).cast::<u64>().write(wr_id) };
         // SAFETY: The work request is valid, and has no buffers.
-        let mut wrs = unsafe { RecvWrs::new(&wr, qp.recv_queue()) };
+        let mut wrs = unsafe { RecvWrs::new(&wr, qp.queues()[1]) };
         Ok(wrs.peek().ok_or(ENOENT)?.accept())
     }
 
