@@ -19,6 +19,7 @@ pub(crate) mod debugfs;
 pub(crate) mod device;
 pub(crate) mod dma;
 pub(crate) mod irq;
+#[allow(unused_imports, unused_macros, reason = "samples need no such lock")]
 pub(crate) mod lock;
 pub(crate) mod log;
 #[cfg_attr(

@@ -2,10 +2,9 @@
 
 //! Spinlocks that interrupt handlers take as well.
 //!
-//! To be replaced by [`kernel::sync::SpinLockIrq`] once it takes as few instructions. That lock
-//! counts nested sections, and calls a C function to lock, to assert that it is locked, and to
-//! unlock. A value is accessed by a closure here, so that nested sections end in reverse order. So
-//! each section can restore the state of interrupts by itself.
+//! To be replaced by [`kernel::sync::SpinLockIrq`] once it takes as few instructions: it counts nested
+//! sections, and calls C functions. A closure accesses the value here, so that nested sections end
+//! in reverse order, and each can restore the state of interrupts by itself.
 
 use core::{
     cell::UnsafeCell,
