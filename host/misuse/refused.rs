@@ -80,8 +80,8 @@ fn reads_what_is_not_shared() -> UapiDefinitions<()> {
     crate::ffi::EFA_UAPI_DEFINITIONS //~ E0308
 }
 
-fn has_two_producers(count: usize) -> Result {
-    let (producer, _consumer) = spsc::slots::<u8>(count)?;
+fn has_two_producers(count: u32) -> Result {
+    let (producer, _consumer) = spsc::slots::<u8, ()>(count, ())?;
     let _other = producer.clone(); //~ E0599
     Ok(())
 }

@@ -466,6 +466,28 @@ fn rings_of_a_completion_queue_are_polled_in_turn() {
     });
 }
 
+/// Receives are accepted from INIT on, and sends in RTS.
+#[test]
+fn post_as_the_state_permits() {
+    run_bound(|_| {
+        let requests = [(); 4].map(|()| [Request::new(0), Request::new(0)]);
+        let objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
+        let reset = [ffi::ib_qp_state_IB_QPS_RESET];
+        let states = reset.iter().chain(&UP).zip(&requests);
+        let posted: Vec<_> = states
+            .map(|(state, [send, recv])| {
+                objects.modify_qp(&[*state]).unwrap();
+                [objects.post_send(send), objects.post_recv(recv)].map(|result| result.is_ok())
+            })
+            .collect();
+        drop(objects);
+        assert_eq!(
+            posted,
+            [[false, false], [false, true], [false, true], [true, true]]
+        );
+    });
+}
+
 /// A CPU reads an entry of a ring of the device after the phase of that entry.
 #[test]
 fn are_read_after_their_phase() {
