@@ -28,11 +28,11 @@ pub(crate) fn shared_words() -> &'static [Atomic<u32>; 64] {
     &WORDS
 }
 
-/// Returns a value that is also modified in ways that [`Atomic`] only has.
+/// Loads a counter of type [`Atomic`], which has read-modify-write operations, without a C call.
 #[inline]
 pub(crate) fn read(value: &Atomic<u64>) -> u64 {
-    // SAFETY: The pointer is valid. On the architectures that have EFA, this is what the kernel does
-    // to load such a value.
+    // SAFETY: The pointer is valid. `atomic64_read` is such a load on the architectures that have
+    // EFA.
     unsafe { value.as_ptr().read_volatile() }
 }
 
