@@ -161,9 +161,12 @@ impl Life {
             choices.pick(&[1, 2, 15, 31]),
         );
         let wait = choices.pick(&[0, 0, 1_000_000, SECOND, 20 * SECOND]);
+        let is_honest = self.honesty != Honesty::Lies;
         let add = move |device| {
             sim::sleep(wait);
-            Objects::with_depth(device, context, depth)
+            let mut objects = Objects::with_depth(device, context, depth)?;
+            objects.is_honest = is_honest;
+            Ok(objects)
         };
         let ulp = Ulp::new(add, true);
         let number = (choices.below(3) == 1).then(|| client::register_client(ulp.clone()));
