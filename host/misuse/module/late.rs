@@ -1,14 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! A driver that attaches a value to its device while the device is unbound.
+//! A driver that attaches a value to its device, and disables an interrupt, while the device is unbound.
 
 use core::pin::Pin;
-use std::cell::Cell;
+use std::{
+    cell::Cell,
+    sync::OnceLock, //
+};
 
 use kernel::{
     device::Core,
-    pci,
-    prelude::*, //
+    irq::ThreadedIrqReturn,
+    pci::{
+        self,
+        IrqType,
+        IrqTypes, //
+    },
+    prelude::*,
+    sync::Arc, //
 };
 
 use crate::sys::{
@@ -17,6 +26,7 @@ use crate::sys::{
         Attached,
         Binding, //
     },
+    irq,
     pci::Wakers, //
 };
 
@@ -55,11 +65,29 @@ impl Drop for Counted {
     }
 }
 
-/// A value whose drop attaches another one.
-struct Rebinding<'bound>(Binding<'bound>, Counted);
+/// A handler of interrupts.
+struct Handler;
+
+#[vtable]
+impl irq::Handler for Handler {
+    fn handle(&self) -> ThreadedIrqReturn {
+        ThreadedIrqReturn::Handled
+    }
+}
+
+/// A value whose drop attaches another one, and disables an interrupt that was released before.
+struct Rebinding<'bound>(
+    Binding<'bound>,
+    Arc<OnceLock<irq::Registration<'bound>>>,
+    Counted,
+);
 
 impl Drop for Rebinding<'_> {
     fn drop(&mut self) {
+        let line = self.1.get().expect("an interrupt");
+        line.disable();
+        assert!(!line.check(Some(1), || unreachable!("a lost interrupt")));
+        assert!(line.check(Some(1), || unreachable!("the line is released")));
         let attached = Attached::new(self.0, Ok::<_, Error>(Counted));
         LATE.set(attached.map(Attached::leave).err());
     }
@@ -79,12 +107,22 @@ impl sys::pci::Driver for Late {
     const ID_TABLE: pci::IdTable<()> = &PCI_TABLE;
 
     fn probe<'bound>(
-        _pdev: &'bound pci::Device<Core<'_>>,
+        pdev: &'bound pci::Device<Core<'_>>,
         binding: Binding<'bound>,
         _wakers: Wakers,
     ) -> impl PinInit<(), Error> + 'bound {
-        let value = Rebinding(binding, Counted);
-        Attached::new(binding, Ok::<_, Error>(value)).map(Attached::leave)
+        let probe = move || {
+            let line = Arc::new(OnceLock::new(), GFP_KERNEL)?;
+            let value = Rebinding(binding, line.clone(), Counted);
+            Attached::new(binding, Ok::<_, Error>(value))?.leave();
+            let types = IrqTypes::default().with(IrqType::MsiX);
+            let vectors = Arc::new(pdev.alloc_irq_vectors(1, 1, types)?, GFP_KERNEL)?;
+            let name = fmt!("late");
+            let registration = irq::Registration::new(binding, &vectors, 0, name, 0, Handler)?;
+            let _ = line.set(registration);
+            Ok(())
+        };
+        probe()
     }
 
     fn start(_this: Pin<&()>) -> Result {

@@ -7,8 +7,11 @@ use std::{
     rc::Rc,
 };
 
-use driver::rig::{self, SECOND};
-use efa_model::Profile;
+use driver::{
+    hardware::Shared,
+    rig::{self, SECOND},
+};
+use efa_model::{Config, Profile};
 use ib_core::{
     dmabuf,
     ffi::{ib_cq, ib_cq_init_attr, ib_mr, ib_udata, uverbs_attr_bundle},
@@ -131,11 +134,13 @@ fn a_leaked_region_ends_with_a_failed_registration() {
     });
 }
 
-/// The driver core does not release what is added while it releases the resources of a device.
+/// The driver core does not release what is added while it releases the resources of a device. An interrupt may
+/// be another driver's once it is released.
 #[test]
 fn a_value_attached_during_the_unbind_is_dropped() {
     sim::run(Policy::Sequential, || {
         registry::start();
+        sim::attach(Box::new(Shared::new(Config::new(Profile::Efa3, 1))));
         let module = misuse::load().unwrap();
         let mut slot = Slot::new(misuse::late::DEVICE as u16);
         slot.probe().unwrap();
@@ -144,7 +149,9 @@ fn a_value_attached_during_the_unbind_is_dropped() {
         assert_eq!(misuse::late::dropped(), 2);
         assert_eq!(misuse::late::late_error(), Some(ENODEV));
         assert!(slot.is_clean());
+        assert_eq!(kernel::take_warnings(), [""; 0]);
         drop(module);
+        sim::detach();
     });
 }
 

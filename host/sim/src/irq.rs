@@ -62,6 +62,14 @@ pub fn request_line(vector: u32, handler: Handler, thread: Option<Thread>) -> bo
     })
 }
 
+/// Returns whether a line has a handler.
+pub fn has_handler(vector: u32) -> bool {
+    world(|world| {
+        let line = world.lines.get(vector as usize);
+        line.is_some_and(|line| line.handler.is_some())
+    })
+}
+
 /// Returns the address on which tasks wait for the handler of a line.
 pub(crate) fn place(vector: u32) -> usize {
     0x1000_0000_0000_0000 + vector as usize

@@ -50,7 +50,8 @@ pub use self::{
     },
     hardware::{attach, detach, device, kick_device, write_device, Hardware},
     irq::{
-        allocate_lines, disable_line, enable_line, enable_lines, free_line, interrupt, request_line,
+        allocate_lines, disable_line, enable_line, enable_lines, free_line, has_handler, interrupt,
+        request_line,
     },
     lock::{RawLock, Rw},
     lock_order::{pass, Class},

@@ -85,6 +85,36 @@ fn takes_completions_in_another_order() {
     }
 }
 
+/// Eight readers of five sets each would wait for the fifth slot if they had four each.
+#[test]
+fn is_not_blocked_by_readers_of_counters() {
+    run_bound(|rig| {
+        rig.inject(rule(
+            r#"{"when": {"opcode": "ALLOC_PD"}, "then": {"hold": "all"}}"#,
+        ));
+        let programs = [(); SLOTS].map(|()| sim::spawn("program", || assert!(command().0.is_ok())));
+        wait_until("all slots are taken", || {
+            rig.device().held.get("all") == Some(&SLOTS)
+        });
+        let readers = [(); 8].map(|()| {
+            sim::spawn("reader", || {
+                assert!(stats::read_stats(registered().unwrap(), 1).is_ok());
+            })
+        });
+        sim::sleep(SECOND / 100);
+        let start = sim::now();
+        for _ in 0..SLOTS {
+            rig.shared
+                .with(|device, _, _| device.release("all", Some(1)));
+            sim::sleep(SECOND / 100);
+        }
+        readers.into_iter().for_each(sim::join);
+        assert!(sim::now() - start < SECOND);
+        programs.into_iter().for_each(sim::join);
+        check_nothing_lost(rig);
+    });
+}
+
 /// The ring has 32 entries, and the id of a command 12 bits.
 #[test]
 fn wraps_around() {

@@ -177,6 +177,24 @@ fn a_storm_of_fatal_errors_is_one_reset() {
     });
 }
 
+/// All event queues have one limit on their messages.
+#[test]
+fn of_queues_that_are_gone_do_not_fill_the_log() {
+    run_bound_as(QUIET, |rig| {
+        sim::keep_log(true);
+        rig.shared.with(|device, _, now| {
+            let queues = device.snapshot(now).event_queues;
+            assert!(queues.len() > 1);
+            for queue in queues {
+                let stormed = device.storm_of_completion_events(Some(queue.number), 0xfff0, 100);
+                assert!(stormed.is_ok());
+            }
+        });
+        sim::sleep(SECOND);
+        assert_eq!(messages("err: Event queue").len(), 10);
+    });
+}
+
 /// Events for a completion queue that does not exist arrive while the device dies.
 #[test]
 fn of_queues_that_are_gone_are_ignored() {

@@ -5,11 +5,11 @@
 use std::{cell::RefCell, rc::Rc};
 
 use driver::{
-    fault::{command as of_command, death, once, rule, silence},
+    fault::{always, command as of_command, death, once, register, rule, silence},
     program::{Objects, Program},
     rig::{Rig, PROFILES, SECOND},
 };
-use efa_hw::{admin::Opcode, aenq::AenqGroup};
+use efa_hw::{admin::Opcode, aenq::AenqGroup, regs::Register};
 use efa_model::{Death, FailedReset, Profile};
 use ib_core::{ffi::ib_event_type_IB_EVENT_DEVICE_FATAL, registry};
 use kernel::{
@@ -164,6 +164,37 @@ fn without_recovery_a_device_is_given_up_at_once() {
         sim::sleep(10 * SECOND);
         assert!(registry::registered().is_none());
         assert_eq!(registry::registrations(), 1);
+    });
+}
+
+/// A client holds the device until the bus has given up waiting for its reset.
+#[test]
+fn a_device_that_is_reset_meanwhile_is_not_given_up() {
+    run(|rig| {
+        kernel::module::set_parameter("recovery", Some(0));
+        rig.probe().unwrap();
+        let reference = registry::Reference::new();
+        rig.die(Death::default());
+        sim::sleep(SECOND);
+        rig.reset();
+        drop(reference);
+        sim::sleep(SECOND);
+        assert!(command().0.is_ok());
+        assert!(!rig.slot.uevents().contains(&"EFA_EVENT=failed".to_string()));
+    });
+}
+
+/// The timeouts that a device asks for end with its session.
+#[test]
+fn a_hint_holds_for_one_session() {
+    run_bound_as(r#"{"mmio_read_timeout_ms": 900}"#, |rig| {
+        rig.set(r#"{"mmio_read_timeout_ms": 0}"#);
+        rig.reset();
+        rig.inject(always(register(Register::DevSts), silence()));
+        sim::keep_log(true);
+        rig.reset();
+        let log = messages("err: Reading register timed out");
+        assert!(log[0].ends_with("within 50000 us\n"), "{log:?}");
     });
 }
 

@@ -70,6 +70,9 @@ pub unsafe fn free_irq(irq: c_uint, cookie: *mut c_void) -> *const c_void {
 }
 
 pub unsafe fn disable_irq(irq: c_uint) {
+    if !sim::has_handler(irq - FIRST_IRQ) {
+        return crate::warn(format!("disable_irq: {irq} may be another driver's"));
+    }
     sim::disable_line(irq - FIRST_IRQ);
 }
 
