@@ -268,9 +268,12 @@ impl Process {
     ///
     /// # Errors
     ///
-    /// - [`EINVAL`] if there is no such queue.
+    /// - [`EINVAL`] if there is no such queue, [`EIO`] if the device was removed and has destroyed it.
     pub fn events(&self, id: u32) -> Result<u32> {
-        Ok(self.object(id, Kind::Cq)?.events.get())
+        match self.object(id, Kind::Cq) {
+            Err(_) if !self.has_device() => Err(EIO),
+            found => Ok(found?.events.get()),
+        }
     }
 }
 
