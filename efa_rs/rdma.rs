@@ -100,10 +100,7 @@ pub(crate) use self::{
     details::Details,
     device::Device,
     home::Home,
-    mmap::{
-        Mapping,
-        MmapEntry, //
-    },
+    mmap::Mapping,
     mr::MemoryRegion,
     mr_attr::{
         Access,

@@ -81,7 +81,7 @@ impl<P: Provider> Ops<P> {
             let udata = unsafe { Udata::from_raw(udata) };
             let init = P::Ah::create(device, pd, &attr, &udata);
             // SAFETY: By the contract, the handle is new.
-            unsafe { Self::create(ah, init, ()) }
+            unsafe { Self::create(ah, init) }
         })
     }
 

@@ -11,7 +11,6 @@ use kernel::{
 };
 
 use super::{
-    context::Context,
     device::Device,
     object::core_object,
     ops::Ops,
@@ -174,7 +173,7 @@ pub(crate) trait CompletionCounter<'a, P: Provider>: Sized + Send + Sync {
     /// Creates a completion counter.
     fn create(
         _device: &Device<P::Data<'a>>,
-        _context: &Context<'_, 'a, P>,
+        _context: &P::Ucontext<'a>,
         _attr: &CompCntrInitAttr<'_, 'a>,
     ) -> impl PinInit<Self, Error> {
         Err(EOPNOTSUPP)
@@ -247,9 +246,9 @@ impl<P: Provider> Ops<P> {
                 call: PhantomData,
                 registration: PhantomData,
             };
-            let init = P::CompCntr::create(device, &context, &attr);
+            let init = P::CompCntr::create(device, context.data(), &attr);
             // SAFETY: By the contract, the counter is new.
-            unsafe { Self::create(counter, init, ()) }
+            unsafe { Self::create(counter, init) }
         })
     }
 

@@ -2,30 +2,21 @@
 
 //! Contexts: one for each process that has a device open.
 
-use core::{
-    marker::PhantomData,
-    ptr::NonNull, //
-};
+use core::marker::PhantomData;
 
 use kernel::{
     error::from_result,
     ffi::c_int,
-    prelude::*,
-    sync::Arc, //
+    prelude::*, //
 };
 
 use super::{
     device::Device,
     mmap::{
-        Mapping,
-        MmapEntry,
-        MmapKeys,
-        OpenKeys, //
+        Mapped,
+        Mapping, //
     },
-    object::{
-        core_object,
-        ObjectOf, //
-    },
+    object::core_object,
     ops::Ops,
     provider::Provider,
     udata::Udata, //
@@ -44,13 +35,18 @@ pub(crate) trait Ucontext<'a, P: Provider>: Sized + Send + Sync {
     fn dealloc(&self, _device: &Device<P::Data<'a>>) {}
 }
 
-/// The context that a verb is called in.
+/// The context in which an object is created.
 ///
 /// `'a` is the lifetime of the registration. It is invariant, because memory that processes map
 /// must be valid for at least as long.
+///
+/// # Invariants
+///
+/// `raw` is valid for `'c`, and until the object is destroyed.
 pub(crate) struct Context<'c, 'a, P: Provider> {
+    raw: *mut ffi::ib_ucontext,
     data: &'c P::Ucontext<'a>,
-    keys: &'c Arc<MmapKeys>,
+    mapped: Mapped,
     registration: PhantomData<fn(&'a ()) -> &'a ()>,
 }
 
@@ -60,22 +56,29 @@ impl<'c, 'a, P: Provider> Context<'c, 'a, P> {
         self.data
     }
 
-    /// Lets the process map memory, as a whole.
+    /// Lets the process map memory of the new object, as a whole, until the object is destroyed. Returns
+    /// the key: the offset to pass to `mmap`.
     ///
     /// # Errors
     ///
+    /// - [`ENOSPC`] if the object has four pieces of such memory.
     /// - [`ENOMEM`] if there is no memory, or no key is left.
-    pub(crate) fn insert_mmap(&self, mapping: Mapping<'a>) -> Result<MmapEntry> {
-        // SAFETY: The mapping is valid as long as the registration. Contexts end before it.
-        unsafe { MmapKeys::insert(self.keys, mapping) }
+    pub(crate) fn insert_mmap(&mut self, mapping: Mapping<'a>) -> Result<u64> {
+        // SAFETY: By the type invariant, the context is valid until the object is destroyed. The mapping is valid
+        // as long as the registration. Contexts end before it.
+        unsafe { self.mapped.insert(self.raw, mapping) }
+    }
+
+    /// Returns the memory that the process can map.
+    pub(super) fn into_mapped(self) -> Mapped {
+        self.mapped
     }
 }
 
-// The keys are dropped after the provider's data, as they remove the entries in it.
-core_object!(ib_ucontext, Ucontext, P::Ucontext<'a>, OpenKeys);
+core_object!(ib_ucontext, Ucontext, P::Ucontext<'a>, ());
 
 impl<P: Provider> Ops<P> {
-    /// Returns the context of the process that calls a verb.
+    /// Returns the context of the process that calls a verb, which creates an object.
     ///
     /// # Errors
     ///
@@ -92,11 +95,11 @@ impl<P: Provider> Ops<P> {
         }
         // SAFETY: `alloc_ucontext` has created the context, which outlives the verb.
         let (data, _) = unsafe { Self::object(raw) };
-        // SAFETY: `alloc_ucontext` has initialized the data of the context, which outlives the verb.
-        let keys = &unsafe { ObjectOf::<P, _>::extra(raw) }.0;
+        // INVARIANT: The core destroys the objects of a context before the context.
         Ok(Context {
+            raw,
             data,
-            keys,
+            mapped: Mapped::default(),
             registration: PhantomData,
         })
     }
@@ -115,13 +118,9 @@ impl<P: Provider> Ops<P> {
             let device = unsafe { Self::device_of(context) };
             // SAFETY: By the contract, `udata` is valid during the call.
             let udata = unsafe { Udata::from_raw(udata) };
-            let raw = NonNull::new(context).ok_or(EINVAL)?;
-            // SAFETY: The keys are dropped with the data of the context, or if this fails. The core frees the
-            // context afterwards.
-            let keys = unsafe { OpenKeys::new(raw) }?;
             let init = P::Ucontext::alloc(device, &udata);
             // SAFETY: By the contract, the context is new.
-            unsafe { Self::create(context, init, keys) }
+            unsafe { Self::create(context, init) }
         })
     }
 

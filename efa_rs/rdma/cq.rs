@@ -25,6 +25,7 @@ use super::{
     context::Context,
     details::Details,
     device::Device,
+    mmap::Mapped,
     object::{
         core_object,
         ObjectOf, //
@@ -172,7 +173,7 @@ pub(crate) trait CompletionQueue<'a, P: Provider>: Sized + Send + Sync {
     /// Creates a completion queue for a process.
     fn create_user(
         _device: &Device<P::Data<'a>>,
-        _context: &Context<'_, 'a, P>,
+        _context: &mut Context<'_, 'a, P>,
         _attr: &CqInitAttr<'_, 'a>,
         _udata: &Udata<'_>,
     ) -> impl PinInit<Self, Error> {
@@ -222,7 +223,14 @@ pub(crate) trait CompletionQueue<'a, P: Provider>: Sized + Send + Sync {
     fn destroy(&self, _device: &Device<P::Data<'a>>) {}
 }
 
-core_object!(ib_cq, CompletionQueue, P::Cq<'a>, Arc<CqEvents>);
+/// The layer's own data of a completion queue.
+pub(super) struct CqExtra {
+    pub(super) events: Arc<CqEvents>,
+    /// Memory of a queue of a process.
+    pub(super) _mapped: Mapped,
+}
+
+core_object!(ib_cq, CompletionQueue, P::Cq<'a>, CqExtra);
 
 impl<P: Provider> Ops<P> {
     /// Initializes a new completion queue.
@@ -233,18 +241,18 @@ impl<P: Provider> Ops<P> {
     ///
     /// # Safety
     ///
-    /// By the contract of [`Ops`], `cq` must be new. `events` must be those of the queue.
+    /// By the contract of [`Ops`], `cq` must be new. `events` must be those of the queue. Its extra data
+    /// must be set afterwards.
     pub(super) unsafe fn init_cq<'a>(
         cq: *mut ffi::ib_cq,
         init: impl PinInit<P::Cq<'a>, Error>,
-        events: &Arc<CqEvents>,
-    ) -> Result<c_int> {
+        events: &CqEvents,
+    ) -> Result {
         // SAFETY: The caller guarantees that the queue is new, of the size of `ObjectOf`.
-        let queue = unsafe { ObjectOf::<P, _>::init(cq, init, |_| events.clone()) }
-            .inspect_err(|_| events.forget())?;
+        let queue = unsafe { ObjectOf::<P, _>::init(cq, init) }.inspect_err(|_| events.forget())?;
         // SAFETY: The queue is valid. The core reads this field only after the creation.
         unsafe { (*cq).cqe = queue.cqe().try_into().unwrap_or(c_int::MAX) };
-        Ok(0)
+        Ok(())
     }
 
     /// Creates a completion queue for a process.
@@ -263,7 +271,7 @@ impl<P: Provider> Ops<P> {
             // SAFETY: By the contract, the attributes are valid during the call.
             let udata = unsafe { Udata::of(attrs) };
             // SAFETY: The attributes are of a verb of this device.
-            let context = unsafe { Self::context(&udata) }?;
+            let mut context = unsafe { Self::context(&udata) }?;
             // SAFETY: By the contract, the attributes are valid.
             let attr = unsafe { &*attr };
             // SAFETY: The queue exists until it is destroyed, or this fails. Both call `forget`.
@@ -278,12 +286,18 @@ impl<P: Provider> Ops<P> {
                 attrs,
                 registration: PhantomData,
             };
-            let init = P::Cq::create_user(device, &context, &attr, &udata);
+            let init = P::Cq::create_user(device, &mut context, &attr, &udata);
             // SAFETY: By the contract, the queue is new. The events are of this queue.
             unsafe { Self::init_cq(cq, init, &events) }?;
             // The handler refers to what the core frees if the creation fails.
             // SAFETY: The queue was just created, and the core has set the handler before.
             unsafe { events.start() };
+            let extra = CqExtra {
+                events,
+                _mapped: context.into_mapped(),
+            };
+            // SAFETY: The queue has just been initialized.
+            unsafe { ObjectOf::<P, _>::set_extra(cq, extra) };
             Ok(0)
         })
     }
@@ -296,7 +310,7 @@ impl<P: Provider> Ops<P> {
     #[cfg(kverbs)]
     pub(super) unsafe extern "C" fn pre_destroy_cq(cq: *mut ffi::ib_cq) -> c_int {
         // SAFETY: By the contract, the queue was created, which has initialized its data.
-        unsafe { ObjectOf::<P, _>::extra(cq) }.forget();
+        unsafe { ObjectOf::<P, _>::extra(cq) }.events.forget();
         0
     }
 
@@ -323,7 +337,7 @@ impl<P: Provider> Ops<P> {
         // SAFETY: By the contract, the queue was created, which has initialized its data.
         let (queue, device) = unsafe { Self::object(cq) };
         // SAFETY: By the contract, the queue was created, and its data is dropped only below.
-        unsafe { ObjectOf::<P, _>::extra(cq) }.forget();
+        unsafe { ObjectOf::<P, _>::extra(cq) }.events.forget();
         queue.destroy(device);
         // SAFETY: By the contract, the queue is not used any more.
         unsafe { Self::destroy(cq) }

@@ -13,8 +13,10 @@ use super::{
     cq::{
         CompletionQueue,
         CqEvents,
+        CqExtra,
         KernelCqInitAttr, //
     },
+    mmap::Mapped,
     object::ObjectOf,
     ops::Ops,
     provider::Provider, //
@@ -53,7 +55,14 @@ impl<P: Provider> Ops<P> {
             };
             let init = P::Cq::create_kernel(device, &attr);
             // SAFETY: By the contract, the queue is new. The events are of this queue.
-            unsafe { Self::init_cq(cq, init, &events) }
+            unsafe { Self::init_cq(cq, init, &events) }?;
+            let extra = CqExtra {
+                events,
+                _mapped: Mapped::default(),
+            };
+            // SAFETY: The queue has just been initialized.
+            unsafe { ObjectOf::<P, _>::set_extra(cq, extra) };
+            Ok(0)
         })
     }
 
@@ -68,7 +77,7 @@ impl<P: Provider> Ops<P> {
             return;
         }
         // SAFETY: The caller guarantees that the queue was created, which has initialized its data.
-        let events = unsafe { ObjectOf::<P, _>::extra(cq) };
+        let events = &unsafe { ObjectOf::<P, _>::extra(cq) }.events;
         // SAFETY: The caller guarantees that the creation is complete, so that the handler is callable.
         unsafe { events.start() };
     }

@@ -34,7 +34,7 @@ impl<P: Provider> Ops<P> {
         // SAFETY: By the contract, `create_qp` has created the queue pair.
         let (pair, device) = unsafe { Self::object(qp) };
         // SAFETY: By the contract, `create_qp` has initialized the data of the queue pair.
-        let own = unsafe { ObjectOf::<P, _>::extra(qp) }.as_ref();
+        let own = unsafe { ObjectOf::<P, _>::extra(qp) }.own.as_ref();
         // A queue pair of a program has none. Its work requests would have addresses of the program.
         let (left, result) = match own.and_then(|own| own.layout.zip(Some(own.queues()[0]))) {
             None => (wr, Err(EOPNOTSUPP)),
@@ -65,7 +65,7 @@ impl<P: Provider> Ops<P> {
         // SAFETY: By the contract, `create_qp` has created the queue pair.
         let (pair, device) = unsafe { Self::object(qp) };
         // SAFETY: By the contract, `create_qp` has initialized the data of the queue pair.
-        let (left, result) = match unsafe { ObjectOf::<P, _>::extra(qp) } {
+        let (left, result) = match &unsafe { ObjectOf::<P, _>::extra(qp) }.own {
             None => (wr, Err(EOPNOTSUPP)),
             Some(own) => {
                 // SAFETY: By the contract, the work requests are valid, and so are the buffers that they point to.

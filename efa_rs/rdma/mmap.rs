@@ -14,13 +14,9 @@ use kernel::{
         to_result, //
     },
     ffi::c_int,
-    new_mutex,
     page::PAGE_SHIFT,
     prelude::*,
-    sync::{
-        Arc,
-        Mutex, //
-    }, //
+    sync::Arc, //
 };
 
 use super::{
@@ -66,125 +62,67 @@ struct Entry {
     mapping: Mapping<'static>,
 }
 
-/// A context's keys, by which its process maps memory.
-#[pin_data]
-pub(super) struct MmapKeys {
-    #[pin]
-    context: Mutex<ContextPtr>,
-}
+/// Limit on the pieces of memory of one object. A queue pair has two rings with a doorbell each.
+const MOST: usize = 4;
 
-/// The context, or `None` once it is destroyed.
-struct ContextPtr(Option<NonNull<ffi::ib_ucontext>>);
-
-// SAFETY: The context is used under the lock around this, and by functions that any task may call.
-unsafe impl Send for ContextPtr {}
-
-/// The keys of a context that exists. Their reference to it is cleared by the drop of this.
-pub(super) struct OpenKeys(pub(super) Arc<MmapKeys>);
-
-impl OpenKeys {
-    /// Makes the keys of a context.
-    ///
-    /// # Errors
-    ///
-    /// - [`ENOMEM`] if there is no memory.
-    ///
-    /// # Safety
-    ///
-    /// `context` must be valid until this is dropped.
-    pub(super) unsafe fn new(context: NonNull<ffi::ib_ucontext>) -> Result<Self> {
-        let keys = Arc::pin_init(
-            pin_init!(MmapKeys {
-                context <- new_mutex!(ContextPtr(Some(context))),
-            }),
-            GFP_KERNEL,
-        )?;
-        Ok(Self(keys))
-    }
-}
-
-impl Drop for OpenKeys {
-    fn drop(&mut self) {
-        self.0.context.lock().0 = None;
-    }
-}
-
-impl MmapKeys {
-    /// Lets userspace map memory.
-    ///
-    /// # Safety
-    ///
-    /// `mapping` must be valid as long as the context's device is registered.
-    pub(super) unsafe fn insert(keys: &Arc<Self>, mapping: Mapping<'_>) -> Result<MmapEntry> {
-        // Userspace can only map the whole memory, whose size is a multiple of the page size.
-        let length = mapping.size();
-        // SAFETY: Only the lifetime changes. The caller guarantees that the memory outlives the
-        // entry, which the core frees before the device is unregistered.
-        let mapping = unsafe { transmute::<Mapping<'_>, Mapping<'static>>(mapping) };
-        let entry = KBox::new(
-            Entry {
-                // The core initializes its part, and expects zeroes until then.
-                core: Default::default(),
-                mapping,
-            },
-            GFP_KERNEL,
-        )?;
-
-        let context = keys.context.lock();
-        let raw = context.0.ok_or(EINVAL)?;
-        let entry = KBox::into_raw(entry);
-        // SAFETY: The lock keeps the context valid. `entry` is freed by `mmap_free` only.
-        let inserted =
-            unsafe { ffi::rdma_user_mmap_entry_insert(raw.as_ptr(), entry.cast(), length) };
-        if inserted != 0 {
-            // SAFETY: The core has not taken the entry.
-            drop(unsafe { KBox::from_raw(entry) });
-            return Err(ENOMEM);
-        }
-        drop(context);
-
-        // INVARIANT: The entry has just been inserted.
-        Ok(MmapEntry {
-            entry: NonNull::new(entry).ok_or(ENOMEM)?,
-            keys: keys.clone(),
-        })
-    }
-}
-
-/// A key by which userspace can map memory; removed when dropped.
+/// The memory of an object that its process can map. The keys are removed when this is dropped.
 ///
 /// Existing mappings remain valid until they are unmapped or the context ends.
 ///
 /// # Invariants
 ///
-/// `entry` was inserted into the context of `keys`, and is removed by the drop of this only.
-pub(crate) struct MmapEntry {
-    entry: NonNull<Entry>,
-    keys: Arc<MmapKeys>,
-}
+/// The entries are in a context, which is valid, and are removed by the drop of this only.
+#[derive(Default)]
+pub(super) struct Mapped([Option<NonNull<Entry>>; MOST]);
 
-// SAFETY: The core guards its entries with locks and reference counts of its own.
-unsafe impl Send for MmapEntry {}
-
-// SAFETY: A shared reference only gives access to the key, which does not change.
-unsafe impl Sync for MmapEntry {}
-
-impl MmapEntry {
-    /// Returns the key: the offset to pass to `mmap`.
-    pub(crate) fn key(&self) -> u64 {
-        // SAFETY: By the type invariant the entry was not removed.
-        unsafe { ffi::efa_mmap_offset(self.entry.as_ptr().cast()) }
+impl Mapped {
+    /// Lets a process map memory. Returns the key: the offset to pass to `mmap`.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENOSPC`] if the object has no room for another piece.
+    /// - [`ENOMEM`] if there is no memory, or no key is left.
+    ///
+    /// # Safety
+    ///
+    /// `context` must be valid until this is dropped, and `mapping` as long as its device is registered.
+    pub(super) unsafe fn insert(
+        &mut self,
+        context: *mut ffi::ib_ucontext,
+        mapping: Mapping<'_>,
+    ) -> Result<u64> {
+        let mut places = self.0.iter_mut();
+        let place = places.find(|place| place.is_none()).ok_or(ENOSPC)?;
+        // Userspace can only map the whole memory, whose size is a multiple of the page size.
+        let length = mapping.size();
+        // SAFETY: Only the lifetime changes. The caller guarantees that the memory outlives the
+        // entry, which the core frees before the device is unregistered.
+        let mapping = unsafe { transmute::<Mapping<'_>, Mapping<'static>>(mapping) };
+        let entry = Entry {
+            // The core initializes its part, and expects zeroes until then.
+            core: Default::default(),
+            mapping,
+        };
+        let entry = KBox::into_raw(KBox::new(entry, GFP_KERNEL)?);
+        // SAFETY: The caller guarantees that the context is valid. `entry` is freed by `mmap_free` only.
+        if unsafe { ffi::rdma_user_mmap_entry_insert(context, entry.cast(), length) } != 0 {
+            // SAFETY: The core has not taken the entry.
+            drop(unsafe { KBox::from_raw(entry) });
+            return Err(ENOMEM);
+        }
+        // INVARIANT: The entry has just been inserted.
+        *place = NonNull::new(entry);
+        // SAFETY: The entry was not removed.
+        Ok(unsafe { ffi::efa_mmap_offset(entry.cast()) })
     }
 }
 
-impl Drop for MmapEntry {
+impl Drop for Mapped {
     fn drop(&mut self) {
-        // An entry that has outlived its context is leaked: the core would access the context to
-        // remove it. The core has logged a warning when it freed the context.
-        if self.keys.context.lock().0.is_some() {
-            // SAFETY: By the type invariant the entry is in the context, which is valid while the
-            // lock is held. The core calls `mmap_free` after the last mapping.
-            unsafe { ffi::rdma_user_mmap_entry_remove(self.entry.as_ptr().cast()) }
+        for entry in self.0.into_iter().flatten() {
+            // SAFETY: By the type invariant, the entry is in a valid context, and was not removed. The core calls
+            // `mmap_free` after the last mapping.
+            unsafe { ffi::rdma_user_mmap_entry_remove(entry.as_ptr().cast()) }
         }
     }
 }
@@ -201,7 +139,7 @@ impl<P: Provider> Ops<P> {
     ) -> c_int {
         from_result(|| {
             // SAFETY: By the contract, both are valid and of one process. All entries of the
-            // context were made by `MmapKeys::insert`, as only this file inserts entries.
+            // context were made by `Mapped::insert`, as only this file inserts entries.
             if let Err(error) = unsafe { map(context, vma) } {
                 // SAFETY: By the contract, the context is valid.
                 P::mmap_failed(unsafe { Self::device_of(context) });
@@ -217,7 +155,7 @@ impl<P: Provider> Ops<P> {
     ///
     /// The contract of [`Ops`] holds.
     pub(super) unsafe extern "C" fn mmap_free(entry: *mut ffi::rdma_user_mmap_entry) {
-        // SAFETY: `MmapKeys::insert` has made the entry as a box. By the contract, this is its last use.
+        // SAFETY: `Mapped::insert` has made the entry as a box. By the contract, this is its last use.
         drop(unsafe { KBox::from_raw(entry.cast::<Entry>()) });
     }
 }
@@ -231,7 +169,7 @@ impl<P: Provider> Ops<P> {
 ///
 /// # Safety
 ///
-/// `context` must be a context all of whose entries were made by [`MmapKeys::insert`]. `vma` must
+/// `context` must be a context all of whose entries were made by [`Mapped::insert`]. `vma` must
 /// be of the same process, and being created.
 unsafe fn map(context: *mut ffi::ib_ucontext, vma: *mut bindings::vm_area_struct) -> Result {
     // SAFETY: The caller guarantees that both are valid. The core checks length and flags.

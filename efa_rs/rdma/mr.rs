@@ -189,9 +189,11 @@ impl<P: Provider> Ops<P> {
             let mr: *mut ffi::ib_mr = KBox::into_raw(object).cast();
 
             // SAFETY: The object was just allocated with its size, and does not move.
-            let created = unsafe { ObjectOf::<P, _>::init(mr, init(), P::Mr::shared) };
+            let created = unsafe { ObjectOf::<P, _>::init(mr, init()) };
             // SAFETY: The object was just allocated, and has no data if its initialization has failed.
             let region = created.inspect_err(|_| unsafe { Self::free(mr) })?;
+            // SAFETY: The region has just been initialized.
+            unsafe { ObjectOf::<P, ffi::ib_mr>::set_extra(mr, region.shared()) };
             // SAFETY: All zeroes are a valid `ib_mr`. Nothing else uses it yet.
             let core = unsafe { &mut *mr };
             let keys = region.keys();

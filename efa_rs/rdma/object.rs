@@ -71,31 +71,34 @@ impl<C, E, T> Object<C, E, T> {
         size_of::<Self>()
     };
 
-    /// Initializes the provider's data, and returns it. `extra` makes the layer's own from it.
+    /// Initializes the provider's data, and returns it. The layer's own data is [set](Self::set_extra)
+    /// afterwards, unless it is `()`.
     ///
     /// # Errors
     ///
-    /// Those of `data`. Then none of the data is initialized.
+    /// Those of `data`, which then is not initialized.
     ///
     /// # Safety
     ///
     /// `core` must point to an object of [`Self::SIZE`] bytes that does not move, whose data is not
     /// initialized, and that nothing else uses. The data must not be dropped for `'o`.
-    pub(super) unsafe fn init<'o>(
-        core: *mut C,
-        data: impl PinInit<T, Error>,
-        extra: impl FnOnce(&T) -> E,
-    ) -> Result<&'o T> {
+    pub(super) unsafe fn init<'o>(core: *mut C, data: impl PinInit<T, Error>) -> Result<&'o T> {
         // SAFETY: The caller guarantees that the object has this type.
         let slot = unsafe { &raw mut (*core.cast::<Self>()).data };
         // SAFETY: The caller guarantees that the slot is not in use, and does not move.
         unsafe { pin_init::raw_try_init(slot.cast::<T>(), data) }?;
         // SAFETY: The data is initialized now. The caller guarantees that it is not dropped for `'o`.
-        let data = unsafe { Self::data(core) };
-        let extra = MaybeUninit::new(extra(data));
+        Ok(unsafe { Self::data(core) })
+    }
+
+    /// Sets the layer's own data.
+    ///
+    /// # Safety
+    ///
+    /// `core` must point to an object without this data, which nothing else uses.
+    pub(super) unsafe fn set_extra(core: *mut C, extra: E) {
         // SAFETY: The caller guarantees that the object has this type, and is not in use.
-        unsafe { (*core.cast::<Self>()).extra = extra };
-        Ok(data)
+        unsafe { (*core.cast::<Self>()).extra = MaybeUninit::new(extra) };
     }
 
     /// Returns the provider's data.

@@ -89,13 +89,12 @@ impl<P: Provider> Ops<P> {
     /// # Safety
     ///
     /// By the contract of [`Ops`], `core` must be new.
-    pub(super) unsafe fn create<'a, C: CoreObject>(
+    pub(super) unsafe fn create<'a, C: CoreObject<Extra<'a, P> = ()>>(
         core: *mut C,
         init: impl PinInit<C::Data<'a, P>, Error>,
-        extra: C::Extra<'a, P>,
     ) -> Result<c_int> {
         // SAFETY: The caller guarantees that the object is new, and has the size in the table.
-        unsafe { ObjectOf::<P, C>::init(core, init, |_| extra) }?;
+        unsafe { ObjectOf::<P, C>::init(core, init) }?;
         Ok(0)
     }
 

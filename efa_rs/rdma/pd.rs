@@ -69,7 +69,7 @@ impl<P: Provider> Ops<P> {
             let udata = unsafe { Udata::from_raw(udata) };
             let init = P::Pd::alloc(device, &udata);
             // SAFETY: By the contract, the domain is new.
-            unsafe { Self::create(pd, init, ()) }
+            unsafe { Self::create(pd, init) }
         })
     }
 

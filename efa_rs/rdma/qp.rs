@@ -13,6 +13,7 @@ use super::{
     context::Context,
     details::Details,
     device::Device,
+    mmap::Mapped,
     object::{
         core_object,
         ObjectOf, //
@@ -71,7 +72,7 @@ pub(crate) trait QueuePair<'a, P: Provider>: Sized + Send + Sync {
     /// Creates a queue pair for a process.
     fn create(
         _device: &Device<P::Data<'a>>,
-        _context: &Context<'_, 'a, P>,
+        _context: &mut Context<'_, 'a, P>,
         _attr: &QpInitAttr<'_, 'a, P>,
         _udata: &Udata<'_>,
     ) -> impl PinInit<Self, Error> {
@@ -149,13 +150,17 @@ pub(crate) trait QueuePair<'a, P: Provider>: Sized + Send + Sync {
     fn destroy(&self, _device: &Device<P::Data<'a>>) {}
 }
 
-/// Reference of completions to a queue pair of the kernel.
-#[cfg(kverbs)]
-type Own = Option<Arc<QpRef>>;
-#[cfg(not(kverbs))]
-type Own = Option<core::convert::Infallible>;
+/// The layer's own data of a queue pair.
+#[derive(Default)]
+pub(super) struct QpExtra {
+    /// Reference of completions to a queue pair of the kernel.
+    #[cfg(kverbs)]
+    pub(super) own: Option<Arc<QpRef>>,
+    /// Memory of a queue pair of a process.
+    _mapped: Mapped,
+}
 
-core_object!(ib_qp, QueuePair, P::Qp<'a>, Own);
+core_object!(ib_qp, QueuePair, P::Qp<'a>, QpExtra);
 
 impl<P: Provider> Ops<P> {
     /// Initializes a new queue pair, and returns its data.
@@ -166,14 +171,14 @@ impl<P: Provider> Ops<P> {
     ///
     /// # Safety
     ///
-    /// By the contract of [`Ops`], `qp` must be new. It must not be destroyed for `'o`.
+    /// By the contract of [`Ops`], `qp` must be new. It must not be destroyed for `'o`. Its extra data must
+    /// be set afterwards.
     unsafe fn init_qp<'o, 'a: 'o>(
         qp: *mut ffi::ib_qp,
         init: impl PinInit<P::Qp<'a>, Error>,
-        own: Own,
     ) -> Result<&'o P::Qp<'a>> {
         // SAFETY: The caller guarantees that the queue pair is new, of the size of `ObjectOf`.
-        let pair = unsafe { ObjectOf::<P, _>::init(qp, init, |_| own) }?;
+        let pair = unsafe { ObjectOf::<P, _>::init(qp, init) }?;
         // SAFETY: The queue pair is valid. The core reads this field only after the creation.
         unsafe { (*qp).qp_num = pair.qp_num() };
         Ok(pair)
@@ -230,17 +235,28 @@ impl<P: Provider> Ops<P> {
                 let signal_all = raw.sq_sig_type == ffi::ib_sig_type_IB_SIGNAL_ALL_WR;
                 let init = P::Qp::create_kernel(device, &attr, &own, signal_all);
                 // SAFETY: By the contract, the queue pair is new.
-                let pair = unsafe { Self::init_qp(qp, init, Some(own.clone())) }
-                    .inspect_err(|_| own.forget())?;
+                let pair = unsafe { Self::init_qp(qp, init) }.inspect_err(|_| own.forget())?;
+                let extra = QpExtra {
+                    own: Some(own),
+                    ..QpExtra::default()
+                };
+                // SAFETY: The queue pair has just been initialized.
+                unsafe { ObjectOf::<P, _>::set_extra(qp, extra) };
                 // SAFETY: By the contract, the attributes are valid. The caller reads the capacity.
                 unsafe { (*init_attr).cap = pair.cap().into_raw() };
                 return Ok(0);
             }
             // SAFETY: The input is of a verb of this device.
-            let context = unsafe { Self::context(&udata) }?;
-            let init = P::Qp::create(device, &context, &attr, &udata);
+            let mut context = unsafe { Self::context(&udata) }?;
+            let init = P::Qp::create(device, &mut context, &attr, &udata);
             // SAFETY: By the contract, the queue pair is new.
-            unsafe { Self::init_qp(qp, init, None) }?;
+            unsafe { Self::init_qp(qp, init) }?;
+            let extra = QpExtra {
+                _mapped: context.into_mapped(),
+                ..QpExtra::default()
+            };
+            // SAFETY: The queue pair has just been initialized.
+            unsafe { ObjectOf::<P, _>::set_extra(qp, extra) };
             Ok(0)
         })
     }
@@ -321,7 +337,7 @@ impl<P: Provider> Ops<P> {
         pair.destroy(device);
         #[cfg(kverbs)]
         // SAFETY: By the contract, the queue pair was created, and its data is dropped only below.
-        if let Some(own) = unsafe { ObjectOf::<P, _>::extra(qp) } {
+        if let Some(own) = &unsafe { ObjectOf::<P, _>::extra(qp) }.own {
             own.forget();
         }
         // SAFETY: By the contract, the queue pair is not used any more.

@@ -10,6 +10,7 @@ use kernel::{
 use super::{
     abi,
     qp::Qp,
+    ucontext::Ucontext,
     Efa,
     Verbs, //
 };
@@ -31,7 +32,6 @@ use crate::{
         CompCntrEntry,
         CompCntrInitAttr,
         CompCntrModifyOp,
-        Context,
         QpAttachOps,
         Umem, //
     },
@@ -79,10 +79,10 @@ impl<'a> rdma::CompletionCounter<'a, Verbs> for CompCntr<'a> {
 
     fn create(
         device: &rdma::Device<Efa<'a>>,
-        context: &Context<'_, 'a, Verbs>,
+        context: &Ucontext,
         attr: &CompCntrInitAttr<'_, 'a>,
     ) -> impl PinInit<Self, Error> {
-        Self::create_at(device.data(), context.data().uar, attr)
+        Self::create_at(device.data(), context.uar, attr)
     }
 
     fn modify(

@@ -33,7 +33,6 @@ use crate::{
         CqInitAttr,
         Details,
         Mapping,
-        MmapEntry,
         Udata,
         Umem, //
     },
@@ -73,8 +72,6 @@ pub(crate) struct Cq<'a> {
     cq_idx: u16,
     cqe: u32,
     _subscription: Option<Subscription>,
-    _ring_entry: Option<MmapEntry>,
-    _doorbell_entry: Option<MmapEntry>,
     ring: Ring<'a>,
     /// Bytes of an entry.
     entry_size: u32,
@@ -121,7 +118,7 @@ impl<'a> Ring<'a> {
 impl<'a> rdma::CompletionQueue<'a, Verbs> for Cq<'a> {
     fn create_user(
         device: &rdma::Device<Efa<'a>>,
-        context: &Context<'_, 'a, Verbs>,
+        context: &mut Context<'_, 'a, Verbs>,
         attr: &CqInitAttr<'_, 'a>,
         udata: &Udata<'_>,
     ) -> impl PinInit<Self, Error> {
@@ -224,7 +221,7 @@ impl<'a> Cq<'a> {
     /// - Those of the admin command and of [`Udata`].
     fn create(
         efa: &Efa<'a>,
-        context: &Context<'_, 'a, Verbs>,
+        context: &mut Context<'_, 'a, Verbs>,
         attr: &CqInitAttr<'_, 'a>,
         udata: &Udata<'_>,
     ) -> Result<Self> {
@@ -297,20 +294,14 @@ impl<'a> Cq<'a> {
             ring: Some(ring),
         };
 
-        let mut ring_entry = None;
         if let Some(Ring::Driver(buffer)) = &guard.ring {
-            let entry = context.insert_mmap(Mapping::Buffer(buffer.memory().clone()))?;
-            response.q_mmap_key = entry.key();
+            response.q_mmap_key = context.insert_mmap(Mapping::Buffer(buffer.memory().clone()))?;
             response.q_mmap_size = buffer.size() as u64;
-            ring_entry = Some(entry);
         }
-        let mut doorbell_entry = None;
         if created.flags.db_valid {
-            let entry = context.insert_mmap(efa.bars.doorbell(created.db_offset)?)?;
-            response.db_mmap_key = entry.key();
+            response.db_mmap_key = context.insert_mmap(efa.bars.doorbell(created.db_offset)?)?;
             response.db_off = offset_in_page(created.db_offset);
             response.comp_mask = abi::CREATE_CQ_RESP_DB_OFF;
-            doorbell_entry = Some(entry);
         }
 
         udata.respond(&response)?;
@@ -326,8 +317,6 @@ impl<'a> Cq<'a> {
             cq_idx: created.cq_idx,
             cqe: attr.cqe,
             _subscription: subscription,
-            _ring_entry: ring_entry,
-            _doorbell_entry: doorbell_entry,
             ring: guard.ring.take().ok_or(EINVAL)?,
             entry_size: command.cq_entry_size,
             db_offset: created.db_offset,
@@ -411,8 +400,6 @@ impl<'a> Cq<'a> {
             cq_idx: created.cq_idx,
             cqe: depth,
             _subscription: subscription,
-            _ring_entry: None,
-            _doorbell_entry: None,
             ring: guard.ring.take().ok_or(EINVAL)?,
             entry_size: ENTRY_SIZE_EX,
             db_offset: created.db_offset,

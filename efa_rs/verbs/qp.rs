@@ -2,8 +2,6 @@
 
 //! Queue pairs.
 
-use core::marker::PhantomData;
-
 use kernel::{
     prelude::*,
     sync::Arc, //
@@ -39,7 +37,6 @@ use crate::{
         Context,
         Details,
         Mapping,
-        MmapEntry,
         QpAttr,
         QpAttrMask,
         QpCap,
@@ -111,8 +108,9 @@ const QUERYABLE: QpAttrMask = QpAttrMask::STATE
 
 /// A queue pair.
 pub(crate) struct Qp<'a> {
-    #[cfg_attr(not(kverbs), allow(dead_code, reason = "dropped with it"))]
-    queues: Queues<'a>,
+    /// The queues that a client in the kernel posts to.
+    #[cfg(kverbs)]
+    posted: Option<Arc<KernelQp<'a>>>,
     device_qp: DeviceQp<'a>,
     qp_num: u16,
     qp_type: QpType,
@@ -123,26 +121,6 @@ pub(crate) struct Qp<'a> {
     ring_sizes: [u32; 2],
     /// Offset in bytes of the send queue's ring in its BAR.
     llq_offset: u32,
-}
-
-/// The queues of a queue pair, by their user.
-enum Queues<'a> {
-    /// A process, which maps them.
-    User(
-        #[allow(dead_code, reason = "dropped with it")] MmapEntries,
-        PhantomData<&'a ()>,
-    ),
-    /// A client in the kernel.
-    #[cfg(kverbs)]
-    Kernel(Arc<KernelQp<'a>>),
-}
-
-/// Userspace's mappings of a queue pair.
-struct MmapEntries {
-    /// Doorbell and ring of the send queue.
-    _send: [MmapEntry; 2],
-    /// Doorbell and ring of the receive queue, unless its size is 0.
-    _receive: Option<[MmapEntry; 2]>,
 }
 
 /// The device's side of a queue pair.
@@ -221,7 +199,7 @@ impl<'a> rdma::QueuePair<'a, Verbs> for Qp<'a> {
 
     fn create(
         device: &rdma::Device<Efa<'a>>,
-        context: &Context<'_, 'a, Verbs>,
+        context: &mut Context<'_, 'a, Verbs>,
         attr: &QpInitAttr<'_, 'a, Verbs>,
         udata: &Udata<'_>,
     ) -> impl PinInit<Self, Error> {
@@ -285,7 +263,7 @@ impl<'a> rdma::QueuePair<'a, Verbs> for Qp<'a> {
         let epoch = efa.session.epoch();
         let result = self.device_qp.destroy(efa);
         #[cfg(kverbs)]
-        if let Queues::Kernel(pair) = &self.queues {
+        if let Some(pair) = &self.posted {
             match pair.has_posted() {
                 true => epoch.settle_now(result),
                 false => epoch.settle(result),
@@ -313,7 +291,7 @@ impl<'a> Qp<'a> {
     /// - Those of the admin command and of [`Udata`].
     fn create_at(
         efa: &Efa<'a>,
-        context: &Context<'_, 'a, Verbs>,
+        context: &mut Context<'_, 'a, Verbs>,
         attr: &QpInitAttr<'_, 'a, Verbs>,
         udata: &Udata<'_>,
     ) -> Result<Self> {
@@ -376,19 +354,16 @@ impl<'a> Qp<'a> {
         };
         let (device_qp, created) = DeviceQp::create(efa, &create, receive_ring)?;
 
-        let respond = || {
-            let (response, mmap_entries) =
-                map(efa, context, &device_qp, &created, command.sq_ring_size)?;
-            udata.respond(&response)?;
-            Ok(mmap_entries)
-        };
-        let mmap_entries = respond().inspect_err(|_: &Error| {
-            // The error to return is the first one.
-            efa.session.epoch().settle(device_qp.destroy(efa));
-        })?;
+        map(efa, context, &device_qp, &created, command.sq_ring_size)
+            .and_then(|response| udata.respond(&response))
+            .inspect_err(|_| {
+                // The error to return is the first one.
+                efa.session.epoch().settle(device_qp.destroy(efa));
+            })?;
 
         Ok(Self {
-            queues: Queues::User(mmap_entries, PhantomData),
+            #[cfg(kverbs)]
+            posted: None,
             device_qp,
             qp_num: created.qp_num,
             qp_type: attr.qp_type,
@@ -506,7 +481,7 @@ impl<'a> Qp<'a> {
         })?;
 
         Ok(Self {
-            queues: Queues::Kernel(pair),
+            posted: Some(pair),
             device_qp,
             qp_num: created.qp_num,
             qp_type: attr.qp_type,
@@ -533,10 +508,7 @@ impl<'a> Qp<'a> {
     /// - [`EINVAL`] if the queue pair belongs to a process.
     #[cfg(kverbs)]
     fn posted(&self) -> Result<&KernelQp<'a>> {
-        match &self.queues {
-            Queues::Kernel(pair) => Ok(pair),
-            Queues::User(..) => Err(EINVAL),
-        }
+        self.posted.as_deref().ok_or(EINVAL)
     }
 
     /// Modifies attributes of the queue pair.
@@ -565,8 +537,8 @@ impl<'a> Qp<'a> {
             return Err(EOPNOTSUPP);
         }
         #[cfg(kverbs)]
-        if let (Queues::Kernel(pair), Some(QpState::Reset), QpState::Err) =
-            (&self.queues, self.state(), new_state)
+        if let (Some(pair), Some(QpState::Reset), QpState::Err) =
+            (&self.posted, self.state(), new_state)
         {
             // A client may drain it. The device has nothing to flush, and lacks the transition.
             pair.close();
@@ -607,12 +579,12 @@ impl<'a> Qp<'a> {
         };
         let modify = || efa.admin().execute(&command);
         #[cfg(kverbs)]
-        match &self.queues {
-            Queues::Kernel(pair) => {
+        match &self.posted {
+            Some(pair) => {
                 let is_in_error = || self.is_in_error(efa);
                 pair.change_state(self.state(), new_state, modify, is_in_error)?;
             }
-            Queues::User(..) => modify().map(drop)?,
+            None => modify().map(drop)?,
         }
         #[cfg(not(kverbs))]
         modify()?;
@@ -620,7 +592,7 @@ impl<'a> Qp<'a> {
         if has(QpAttrMask::STATE) {
             self.state.store(new_state as u8, Relaxed);
             #[cfg(kverbs)]
-            if let Queues::Kernel(pair) = &self.queues {
+            if let Some(pair) = &self.posted {
                 pair.enter(new_state);
             }
         }
@@ -699,11 +671,11 @@ fn check_type(attr: &QpInitAttr<'_, '_, Verbs>, driver_qp_type: u32) -> Result<q
 /// Lets the process map the rings and doorbells of a new queue pair.
 fn map<'a>(
     efa: &Efa<'a>,
-    context: &Context<'_, 'a, Verbs>,
+    context: &mut Context<'_, 'a, Verbs>,
     device_qp: &DeviceQp<'a>,
     created: &qp::CreateQpResponse,
     sq_ring_size: u32,
-) -> Result<(abi::CreateQpResp, MmapEntries)> {
+) -> Result<abi::CreateQpResp> {
     let mut response = abi::CreateQpResp {
         sq_db_offset: offset_in_page(created.sq_db_offset),
         rq_db_offset: created.rq_db_offset,
@@ -713,36 +685,22 @@ fn map<'a>(
         ..abi::CreateQpResp::default()
     };
 
-    let sq_doorbell = efa.bars.doorbell(created.sq_db_offset)?;
-    let sq_doorbell = context.insert_mmap(sq_doorbell)?;
-    response.sq_db_mmap_key = sq_doorbell.key();
+    let doorbell = efa.bars.doorbell(created.sq_db_offset)?;
+    response.sq_db_mmap_key = context.insert_mmap(doorbell)?;
 
     // The device has accepted the size, which is at most `max_llq_size`.
     let length = u64::from(sq_ring_size) + u64::from(response.llq_desc_offset);
     let send_queue = efa
         .bars
         .send_queue(created.llq_descriptors_offset, length as usize)?;
-    let send_queue = context.insert_mmap(send_queue)?;
-    response.llq_desc_mmap_key = send_queue.key();
+    response.llq_desc_mmap_key = context.insert_mmap(send_queue)?;
 
-    let receive = match &device_qp.receive_ring {
-        Some(ReceiveRing::User(ring)) => {
-            let doorbell = efa.bars.doorbell(created.rq_db_offset)?;
-            let doorbell = context.insert_mmap(doorbell)?;
-            response.rq_db_offset = offset_in_page(created.rq_db_offset);
-            response.rq_db_mmap_key = doorbell.key();
-
-            let queue = context.insert_mmap(Mapping::Buffer(ring.memory().clone()))?;
-            response.rq_mmap_key = queue.key();
-            response.rq_mmap_size = ring.size() as u64;
-            Some([doorbell, queue])
-        }
-        _ => None,
-    };
-
-    let entries = MmapEntries {
-        _send: [sq_doorbell, send_queue],
-        _receive: receive,
-    };
-    Ok((response, entries))
+    if let Some(ReceiveRing::User(ring)) = &device_qp.receive_ring {
+        let doorbell = efa.bars.doorbell(created.rq_db_offset)?;
+        response.rq_db_offset = offset_in_page(created.rq_db_offset);
+        response.rq_db_mmap_key = context.insert_mmap(doorbell)?;
+        response.rq_mmap_key = context.insert_mmap(Mapping::Buffer(ring.memory().clone()))?;
+        response.rq_mmap_size = ring.size() as u64;
+    }
+    Ok(response)
 }

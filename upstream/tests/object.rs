@@ -19,7 +19,7 @@ mod tests {
         let mut object = allocate()?;
         let core: *mut u64 = (&raw mut *object).cast();
         // SAFETY: The object was just allocated, and does not move.
-        let found = unsafe { Counted::init(core, Ok(data.clone()), |_| 9) }?;
+        let found = unsafe { Counted::init(core, Ok(data.clone())) }?;
         assert_eq!(**found, 7);
         // SAFETY: The data was just initialized, and is not used any more.
         unsafe { Counted::drop_data(core) };
@@ -34,7 +34,7 @@ mod tests {
         let mut object = allocate()?;
         let core: *mut u64 = (&raw mut *object).cast();
         // SAFETY: The object was just allocated, and does not move.
-        let created = unsafe { Counted::init(core, Err::<Arc<u8>, _>(EINVAL), |_| 9) };
+        let created = unsafe { Counted::init(core, Err::<Arc<u8>, _>(EINVAL)) };
         assert!(created.is_err());
         Ok(())
     }
@@ -45,7 +45,9 @@ mod tests {
         let core: *mut u64 = (&raw mut *object).cast();
         let data = Arc::new(7, GFP_KERNEL)?;
         // SAFETY: The object was just allocated, and does not move.
-        unsafe { Counted::init(core, Ok(data), |data| u32::from(**data) + 2) }?;
+        unsafe { Counted::init(core, Ok(data)) }?;
+        // SAFETY: Nothing else uses the object.
+        unsafe { Counted::set_extra(core, 9) };
         // SAFETY: The data was just initialized.
         assert_eq!(*unsafe { Counted::extra(core) }, 9);
         let extra = core.wrapping_add(1).cast::<u32>();

@@ -41,7 +41,7 @@ impl<'a> rdma::CompletionQueue<'a, Careless> for Object {
     /// Reports a completion of a queue that it does not create.
     fn create_user(
         _device: &Device<()>,
-        _context: &Context<'_, 'a, Careless>,
+        _context: &mut Context<'_, 'a, Careless>,
         attr: &CqInitAttr<'_, 'a>,
         _udata: &Udata<'_>,
     ) -> impl PinInit<Self, Error> {
