@@ -101,7 +101,10 @@ pub(crate) use self::{
     device::Device,
     home::Home,
     mmap::Mapping,
-    mr::MemoryRegion,
+    mr::{
+        MemoryRegion,
+        NewMr, //
+    },
     mr_attr::{
         Access,
         MrInitAttr,

@@ -150,13 +150,25 @@ impl<'bound> Epoch<'bound> {
 /// Once it was [lent](Self::lend) it is freed only after the device has released it, or was
 /// stopped; else it is put into quarantine.
 pub(crate) struct Loan<'bound> {
-    /// Its purpose. A thin pointer, of which many objects have one.
-    what: &'static &'static str,
     is_lent: AtomicBool,
     epoch: Arc<Epoch<'bound>>,
 }
 
 impl<'bound> Loan<'bound> {
+    /// Makes the state of memory that the device does not use yet. The owner of the memory calls
+    /// [`Self::end`].
+    ///
+    /// # Errors
+    ///
+    /// - [`ENOMEM`] if there is no memory.
+    pub(crate) fn new(epoch: &Arc<Epoch<'bound>>) -> Result<Self> {
+        epoch.quarantine.reserve()?;
+        Ok(Self {
+            is_lent: AtomicBool::new(false),
+            epoch: epoch.clone(),
+        })
+    }
+
     /// Notes that the device has released the memory.
     pub(crate) fn mark_released(&self) {
         self.is_lent.store(false, Release);
@@ -238,19 +250,22 @@ impl<'bound> Loan<'bound> {
         self.epoch.settle(result);
     }
 
-    /// Returns whether the memory must be kept when it is dropped.
+    /// Ends the use of the memory by its owner. If the device may still use it, a reference to it is
+    /// kept until the device was stopped. `what` names its purpose in messages.
     #[inline]
-    fn must_be_kept(&self) -> bool {
-        self.is_lent.load(Acquire) && !self.epoch.is_stopped()
+    pub(crate) fn end(&self, what: &str, reference: impl FnOnce() -> Block<'bound>) {
+        if self.is_lent.load(Acquire) && !self.epoch.is_stopped() {
+            self.keep(what, reference());
+        } else {
+            self.epoch.quarantine.cancel();
+        }
     }
 
-    /// Keeps the memory until the device was stopped.
     #[cold]
     #[inline(never)]
-    fn keep(&self, memory: Block<'bound>) {
-        let epoch = &self.epoch;
-        let is_stopped = || epoch.is_stopped();
-        epoch.quarantine.keep(self.what, memory, &is_stopped);
+    fn keep(&self, what: &str, memory: Block<'bound>) {
+        let is_stopped = || self.epoch.is_stopped();
+        self.epoch.quarantine.keep(what, memory, &is_stopped);
     }
 }
 
@@ -258,6 +273,8 @@ impl<'bound> Loan<'bound> {
 pub(crate) struct Lent<'bound, T: Send + Sync + 'bound> {
     memory: Arc<T>,
     loan: Loan<'bound>,
+    /// Its purpose. A thin pointer, of which many objects have one.
+    what: &'static &'static str,
 }
 
 impl<'bound, T: Send + Sync + 'bound> Lent<'bound, T> {
@@ -271,13 +288,8 @@ impl<'bound, T: Send + Sync + 'bound> Lent<'bound, T> {
         what: &'static &'static str,
         memory: Arc<T>,
     ) -> Result<Self> {
-        epoch.quarantine.reserve()?;
-        let loan = Loan {
-            what,
-            is_lent: AtomicBool::new(false),
-            epoch: epoch.clone(),
-        };
-        Ok(Self { memory, loan })
+        let loan = Loan::new(epoch)?;
+        Ok(Self { memory, loan, what })
     }
 
     /// Returns the state of the memory.
@@ -302,10 +314,6 @@ impl<'bound, T: Send + Sync + 'bound> Deref for Lent<'bound, T> {
 
 impl<'bound, T: Send + Sync + 'bound> Drop for Lent<'bound, T> {
     fn drop(&mut self) {
-        if self.loan.must_be_kept() {
-            self.loan.keep(self.memory.clone());
-        } else {
-            self.loan.epoch.quarantine.cancel();
-        }
+        self.loan.end(self.what, || self.memory.clone());
     }
 }

@@ -149,7 +149,7 @@ impl<'a> CompCntrInitAttr<'_, 'a> {
         // SAFETY: By the type invariant, device and attributes are valid.
         let raw = unsafe { ffi::ib_umem_get_attr(device, attrs, attribute, size, access) };
         // SAFETY: The memory is owned, and of this device. By the type invariant, the registration is valid for `'a`.
-        unsafe { Umem::from_raw(device, raw) }?.ok_or(EINVAL)
+        unsafe { Umem::from_raw(raw) }?.ok_or(EINVAL)
     }
 }
 

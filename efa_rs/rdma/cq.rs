@@ -150,7 +150,7 @@ impl<'a> CqInitAttr<'_, 'a> {
         // SAFETY: By the type invariant, device and attributes are valid.
         let raw = unsafe { ffi::ib_umem_get_cq_buf(self.device, self.attrs, size, access) };
         // SAFETY: The memory is owned, and of this device. By the type invariant, the registration is valid for `'a`.
-        unsafe { Umem::from_raw(self.device, raw) }
+        unsafe { Umem::from_raw(raw) }
     }
 }
 

@@ -2,10 +2,7 @@
 
 //! A registered device, as verbs receive it.
 
-use core::{
-    marker::PhantomData,
-    mem::MaybeUninit, //
-};
+use core::mem::MaybeUninit;
 
 use kernel::{
     bindings,
@@ -123,44 +120,4 @@ pub(super) unsafe fn dma_bufs(device: *mut ffi::ib_device) -> Arc<DmaBufs> {
 pub(super) unsafe fn dev(device: *mut ffi::ib_device) -> *mut bindings::device {
     // SAFETY: The caller guarantees that the device is valid. All variants of the union begin with it.
     unsafe { &raw mut (*device).__bindgen_anon_1 }.cast()
-}
-
-/// A reference that keeps the memory of a device alive.
-pub(super) struct DeviceRef<'a> {
-    device: *mut ffi::ib_device,
-    registration: PhantomData<&'a ()>,
-}
-
-// SAFETY: Reference counts may be used by any task.
-unsafe impl Send for DeviceRef<'_> {}
-
-// SAFETY: A shared reference gives access to nothing.
-unsafe impl Sync for DeviceRef<'_> {}
-
-impl DeviceRef<'_> {
-    /// Takes a reference.
-    ///
-    /// # Safety
-    ///
-    /// `device` must be valid, and of a registration whose data is valid for the lifetime of the
-    /// returned value.
-    pub(super) unsafe fn new(device: *mut ffi::ib_device) -> Self {
-        // SAFETY: The caller guarantees that the device is valid.
-        let dev = unsafe { dev(device) };
-        // SAFETY: The driver core's part of a valid device is valid.
-        unsafe { bindings::get_device(dev) };
-        Self {
-            device,
-            registration: PhantomData,
-        }
-    }
-}
-
-impl Drop for DeviceRef<'_> {
-    fn drop(&mut self) {
-        // SAFETY: The reference that `new` took keeps the device valid.
-        let dev = unsafe { dev(self.device) };
-        // SAFETY: Drops the reference that `new` took.
-        unsafe { bindings::put_device(dev) }
-    }
 }

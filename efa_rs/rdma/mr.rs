@@ -29,11 +29,21 @@ use super::{
 };
 use crate::ffi;
 
+/// A new memory region, with what the core and the driver's own methods read of it.
+pub(crate) struct NewMr<M, S> {
+    /// The region.
+    pub(crate) region: M,
+    /// Its keys.
+    pub(crate) keys: MrKeys,
+    /// Its data for the driver's own methods.
+    pub(crate) shared: S,
+}
+
 /// A memory region in a protection domain of the provider `P`.
 #[vtable]
 pub(crate) trait MemoryRegion<'a, P: Provider>: Sized + Send + Sync {
     /// Data that the driver's own methods, written in C, read right behind the core's object.
-    type Shared: Copy + Default + Send + Sync;
+    type Shared: Copy + Send + Sync;
 
     /// Registers memory of a process or of a DMA buffer.
     fn register_user(
@@ -41,7 +51,7 @@ pub(crate) trait MemoryRegion<'a, P: Provider>: Sized + Send + Sync {
         _pd: &P::Pd<'a>,
         _attr: &MrInitAttr<'a>,
         _udata: &Udata<'_>,
-    ) -> impl PinInit<Self, Error> {
+    ) -> Result<NewMr<Self, Self::Shared>> {
         Err(EOPNOTSUPP)
     }
 
@@ -51,7 +61,7 @@ pub(crate) trait MemoryRegion<'a, P: Provider>: Sized + Send + Sync {
         _device: &Device<P::Data<'a>>,
         _pd: &P::Pd<'a>,
         _access: Access,
-    ) -> impl PinInit<Self, Error> {
+    ) -> Result<NewMr<Self, Self::Shared>> {
         Err(EOPNOTSUPP)
     }
 
@@ -61,7 +71,7 @@ pub(crate) trait MemoryRegion<'a, P: Provider>: Sized + Send + Sync {
         _device: &Device<P::Data<'a>>,
         _pd: &P::Pd<'a>,
         _max_pages: u32,
-    ) -> impl PinInit<Self, Error> {
+    ) -> Result<NewMr<Self, Self::Shared>> {
         Err(EOPNOTSUPP)
     }
 
@@ -76,11 +86,6 @@ pub(crate) trait MemoryRegion<'a, P: Provider>: Sized + Send + Sync {
         Err(EOPNOTSUPP)
     }
 
-    /// Returns the keys.
-    fn keys(&self) -> MrKeys {
-        MrKeys::default()
-    }
-
     /// Adds the values that `rdma resource show` prints.
     ///
     /// # Errors
@@ -88,11 +93,6 @@ pub(crate) trait MemoryRegion<'a, P: Provider>: Sized + Send + Sync {
     /// Those of [`Details::put`].
     fn details(&self, _details: &mut Details) -> Result {
         Ok(())
-    }
-
-    /// Returns the data that the driver's own methods read.
-    fn shared(&self) -> Self::Shared {
-        Self::Shared::default()
     }
 
     /// Deregisters the memory.
@@ -180,25 +180,24 @@ impl<P: Provider> Ops<P> {
     /// Allocates the object of a memory region, and creates it. Returns an error pointer if this fails.
     ///
     /// `init` is called after the allocation, because a registration can't be undone here.
-    pub(super) fn register<'a, I>(length: u64, init: impl FnOnce() -> I) -> *mut ffi::ib_mr
-    where
-        I: PinInit<P::Mr<'a>, Error>,
-    {
+    pub(super) fn register<'a>(
+        length: u64,
+        init: impl FnOnce() -> Result<NewMr<P::Mr<'a>, SharedOf<'a, P>>>,
+    ) -> *mut ffi::ib_mr {
         let make = || {
             let object = KBox::<ObjectOf<'a, P, ffi::ib_mr>>::new_uninit(GFP_KERNEL | __GFP_ZERO)?;
             let mr: *mut ffi::ib_mr = KBox::into_raw(object).cast();
 
+            // SAFETY: The object was just allocated, and has no data yet.
+            let new = init().inspect_err(|_| unsafe { Self::free(mr) })?;
             // SAFETY: The object was just allocated with its size, and does not move.
-            let created = unsafe { ObjectOf::<P, _>::init(mr, init()) };
-            // SAFETY: The object was just allocated, and has no data if its initialization has failed.
-            let region = created.inspect_err(|_| unsafe { Self::free(mr) })?;
+            unsafe { ObjectOf::<P, ffi::ib_mr>::init(mr, Ok(new.region)) }?;
             // SAFETY: The region has just been initialized.
-            unsafe { ObjectOf::<P, ffi::ib_mr>::set_extra(mr, region.shared()) };
+            unsafe { ObjectOf::<P, ffi::ib_mr>::set_extra(mr, new.shared) };
             // SAFETY: All zeroes are a valid `ib_mr`. Nothing else uses it yet.
             let core = unsafe { &mut *mr };
-            let keys = region.keys();
-            core.lkey = keys.lkey;
-            core.rkey = keys.rkey;
+            core.lkey = new.keys.lkey;
+            core.rkey = new.keys.rkey;
             core.length = length;
             Ok(mr)
         };

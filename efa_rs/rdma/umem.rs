@@ -12,6 +12,7 @@ use core::{
 };
 
 use kernel::{
+    bindings,
     error::from_err_ptr,
     ffi::{
         c_int,
@@ -20,19 +21,18 @@ use kernel::{
     prelude::*, //
 };
 
-use super::device::DeviceRef;
+use super::device::dev;
 use crate::ffi;
 
 /// Pinned memory; unpinned when dropped.
 ///
 /// # Invariants
 ///
-/// `raw` is owned, and of the device that `_device` keeps alive. The device that does its DMA is
-/// bound for `'a`.
+/// `raw` is owned, and so is a reference to its device, which unpinning needs. The device that does
+/// its DMA is bound for `'a`.
 pub(crate) struct Umem<'a> {
     raw: NonNull<ffi::ib_umem>,
-    // Unpinning needs the device's memory.
-    _device: DeviceRef<'a>,
+    registration: PhantomData<&'a ()>,
 }
 
 // SAFETY: Pinned memory may be released by any task.
@@ -49,18 +49,22 @@ impl<'a> Umem<'a> {
     ///
     /// # Safety
     ///
-    /// `raw` must be an error pointer, null, or owned by the caller. `device` must be valid and the device that
-    /// `raw` belongs to. It must be of a registration whose data is valid for `'a`.
-    pub(super) unsafe fn from_raw(
-        device: *mut ffi::ib_device,
-        raw: *mut ffi::ib_umem,
-    ) -> Result<Option<Self>> {
-        let raw = from_err_ptr(raw)?;
-        // INVARIANT: The caller guarantees it.
-        Ok(NonNull::new(raw).map(|raw| Self {
+    /// `raw` must be an error pointer, null, or owned by the caller. Its device must be valid, and of a
+    /// registration whose data is valid for `'a`.
+    pub(super) unsafe fn from_raw(raw: *mut ffi::ib_umem) -> Result<Option<Self>> {
+        let Some(raw) = NonNull::new(from_err_ptr(raw)?) else {
+            return Ok(None);
+        };
+        // SAFETY: The caller guarantees that the memory is valid.
+        let device = unsafe { (*raw.as_ptr()).ibdev };
+        // SAFETY: The caller guarantees that the device is valid.
+        let dev = unsafe { dev(device) };
+        // SAFETY: The driver core's part of a valid device is valid.
+        unsafe { bindings::get_device(dev) };
+        // INVARIANT: The caller guarantees it. The reference has just been taken.
+        Ok(Some(Self {
             raw,
-            // SAFETY: The caller guarantees that the device is valid, and for how long.
-            _device: unsafe { DeviceRef::new(device) },
+            registration: PhantomData,
         }))
     }
 
@@ -81,7 +85,7 @@ impl<'a> Umem<'a> {
         // SAFETY: The caller guarantees that the device is valid. The core checks the addresses.
         let raw = unsafe { ffi::ib_umem_get_attr_or_va(device, no_attrs, 0, start, size, access) };
         // SAFETY: The memory is owned, and of this device. The caller guarantees that the device is valid.
-        unsafe { Self::from_raw(device, raw) }?.ok_or(EINVAL)
+        unsafe { Self::from_raw(raw) }?.ok_or(EINVAL)
     }
 
     /// Pins `length` bytes at `offset` of a DMA buffer. `revoked` is called with `context` when the exporter revokes them,
@@ -112,7 +116,7 @@ impl<'a> Umem<'a> {
         unsafe { ffi::ib_umem_dmabuf_revoke_unlock(raw) };
         // SAFETY: The memory is owned, of this device, and starts with an `ib_umem`. The caller guarantees
         // that the device is valid.
-        unsafe { Self::from_raw(device, raw.cast()) }?.ok_or(EINVAL)
+        unsafe { Self::from_raw(raw.cast()) }?.ok_or(EINVAL)
     }
 
     /// Returns whether the memory is contiguous for the device. Like a division, this stores `iova`.
@@ -168,8 +172,15 @@ impl<'a> Umem<'a> {
 
 impl Drop for Umem<'_> {
     fn drop(&mut self) {
+        let raw = self.raw.as_ptr();
+        // SAFETY: By the type invariant the memory is valid.
+        let device = unsafe { (*raw).ibdev };
         // SAFETY: By the type invariant the memory is owned.
-        unsafe { ffi::ib_umem_release(self.raw.as_ptr()) }
+        unsafe { ffi::ib_umem_release(raw) };
+        // SAFETY: By the type invariant the device is valid.
+        let dev = unsafe { dev(device) };
+        // SAFETY: By the type invariant the reference is owned.
+        unsafe { bindings::put_device(dev) };
     }
 }
 

@@ -409,19 +409,18 @@ impl<'a> Cq<'a> {
 
     /// Returns the ring of `size` bytes that userspace provides, or a new one.
     fn ring(efa: &Efa<'a>, attr: &CqInitAttr<'_, 'a>, size: usize) -> Result<Ring<'a>> {
-        const WHAT: &&str = &"a completion queue";
-        let epoch = efa.session.epoch();
+        let (epoch, what) = (efa.session.epoch(), &"a completion queue");
 
         Ok(match attr.buffer(size)? {
             Some(mut umem) => {
                 if !umem.is_contiguous() {
                     return Err(EINVAL);
                 }
-                Ring::User(Lent::new(epoch, WHAT, Arc::new(umem, GFP_KERNEL)?)?)
+                Ring::User(Lent::new(epoch, what, Arc::new(umem, GFP_KERNEL)?)?)
             }
             None => {
                 let buffer = UserBuffer::zeroed(efa.session.device().dev(), size)?;
-                Ring::Driver(Lent::new(epoch, WHAT, Arc::new(buffer, GFP_KERNEL)?)?)
+                Ring::Driver(Lent::new(epoch, what, Arc::new(buffer, GFP_KERNEL)?)?)
             }
         })
     }

@@ -37,6 +37,7 @@ use crate::{
         Details,
         MrInitAttr,
         MrKeys,
+        NewMr,
         PinnedMemory,
         Revocable,
         Udata,
@@ -69,20 +70,24 @@ use {
 };
 
 /// A memory region.
+///
+/// The core's object and this fit into 256 bytes, one of the allocator's sizes.
 pub(crate) struct Mr<'a> {
-    keys: MrKeys,
-    interconnects: [u16; 4],
+    /// Local key at first. Work requests may change that of a region for fast registration.
+    lkey: u32,
+    /// Number of pages, at most.
+    count: u32,
+    /// Bytes of a page of userspace.
+    page_size: u64,
     memory: Memory<'a>,
 }
 
 /// The memory of a memory region.
-///
-/// Boxed, so that the core's object and [`Mr`] fit into 256 bytes, one of the allocator's sizes.
 enum Memory<'a> {
     /// Memory of a process.
-    Process(KBox<UserPages<'a, Umem<'a>>>),
+    Process(Owned<'a, Umem<'a>>),
     /// Memory of a dma-buf.
-    DmaBuf(KBox<UserPages<'a, Revocable<'a, Hold<'a>>>>),
+    DmaBuf(Owned<'a, Revocable<'a, Hold<'a>>>),
     /// All memory that the device can address.
     #[cfg(kverbs)]
     All,
@@ -91,26 +96,34 @@ enum Memory<'a> {
     Fast(KBox<FastPages<'a>>),
 }
 
-/// Memory of userspace, in pages of the same size.
-struct UserPages<'a, T: Send + Sync> {
-    memory: Lent<'a, T>,
-    page_size: u64,
-    count: usize,
+/// Pinned memory with its state for the device: one allocation of 32 bytes for memory of a process.
+#[pin_data]
+struct Pinned<'a, T> {
+    memory: T,
+    loan: Loan<'a>,
 }
 
-impl<'a, T: Send + Sync + 'a> UserPages<'a, T> {
-    /// Wraps the memory of a request that was not submitted to the device yet.
+/// The owner of pinned memory.
+struct Owned<'a, T: Send + Sync + 'a>(Arc<Pinned<'a, T>>);
+
+impl<'a, T: Send + Sync + 'a> Owned<'a, T> {
+    /// Takes memory that the device does not use yet.
     ///
     /// # Errors
     ///
     /// - [`ENOMEM`] if there is no memory.
-    fn new(efa: &Efa<'a>, memory: Arc<T>, request: &Request<'a>) -> Result<KBox<Self>> {
-        let region = Self {
-            memory: Lent::new(efa.session.epoch(), &"a memory region", memory)?,
-            page_size: request.page_size,
-            count: request.count,
-        };
-        Ok(KBox::new(region, GFP_KERNEL)?)
+    fn new(efa: &Efa<'a>, memory: T) -> Result<Self> {
+        let pinned = try_pin_init!(Pinned {
+            memory,
+            loan: Loan::new(efa.session.epoch())?,
+        }? Error);
+        Ok(Self(Arc::pin_init(pinned, GFP_KERNEL)?))
+    }
+}
+
+impl<'a, T: Send + Sync + 'a> Drop for Owned<'a, T> {
+    fn drop(&mut self) {
+        self.0.loan.end("a memory region", || self.0.clone());
     }
 }
 
@@ -176,23 +189,19 @@ impl<'a> rdma::MemoryRegion<'a, Verbs> for Mr<'a> {
         pd: &Pd,
         attr: &MrInitAttr<'a>,
         udata: &Udata<'_>,
-    ) -> impl PinInit<Self, Error> {
+    ) -> Result<New<'a>> {
         let efa = device.data();
         Self::register(efa, pd, attr, udata).inspect_err(|_| efa.errors.reg_mr_err.increment())
     }
 
     #[cfg(kverbs)]
-    fn register_dma(
-        device: &rdma::Device<Efa<'a>>,
-        pd: &Pd,
-        access: Access,
-    ) -> impl PinInit<Self, Error> {
+    fn register_dma(device: &rdma::Device<Efa<'a>>, pd: &Pd, access: Access) -> Result<New<'a>> {
         let efa = device.data();
         Self::register_all(efa, pd, access).inspect_err(|_| efa.errors.get_dma_mr_err.increment())
     }
 
     #[cfg(kverbs)]
-    fn alloc(device: &rdma::Device<Efa<'a>>, pd: &Pd, max_pages: u32) -> impl PinInit<Self, Error> {
+    fn alloc(device: &rdma::Device<Efa<'a>>, pd: &Pd, max_pages: u32) -> Result<New<'a>> {
         let efa = device.data();
         Self::alloc_fast(efa, pd, max_pages).inspect_err(|_| efa.errors.alloc_mr_err.increment())
     }
@@ -213,35 +222,18 @@ impl<'a> rdma::MemoryRegion<'a, Verbs> for Mr<'a> {
         }
     }
 
-    fn keys(&self) -> MrKeys {
-        self.keys
-    }
-
     fn details(&self, details: &mut Details) -> Result {
-        let (page_size, pages) = match &self.memory {
-            Memory::Process(pages) => (pages.page_size, pages.count),
-            Memory::DmaBuf(pages) => (pages.page_size, pages.count),
-            #[cfg(kverbs)]
-            Memory::All => (0, 0),
-            #[cfg(kverbs)]
-            // CAST: `usize` has 64 bits on every architecture that has EFA.
-            Memory::Fast(pages) => (0, pages.max as usize),
-        };
-        details.put(c"page_size", page_size)?;
-        details.put(c"pages", pages as u64)
-    }
-
-    fn shared(&self) -> [u16; 4] {
-        self.interconnects
+        details.put(c"page_size", self.page_size)?;
+        details.put(c"pages", self.count.into())
     }
 
     fn deregister(&self, device: &rdma::Device<Efa<'a>>) {
         let efa = device.data();
         let deregister = || efa.deregister_mr(self.lkey());
         match &self.memory {
-            Memory::Process(pages) => pages.memory.loan().settle(deregister()),
-            Memory::DmaBuf(pages) => {
-                let mut kept = pages.memory.keep();
+            Memory::Process(owned) => owned.0.loan.settle(deregister()),
+            Memory::DmaBuf(owned) => {
+                let mut kept = owned.0.memory.keep();
                 let result = match kept.hold().what {
                     Held::Nothing => Ok(NoData {}),
                     Held::Revoked(r_key) => {
@@ -254,7 +246,7 @@ impl<'a> rdma::MemoryRegion<'a, Verbs> for Mr<'a> {
                     kept.hold().what = Held::Nothing;
                 }
                 drop(kept);
-                pages.memory.loan().settle(result);
+                owned.0.loan.settle(result);
             }
             #[cfg(kverbs)]
             Memory::All => efa.session.epoch().settle(deregister()),
@@ -271,6 +263,9 @@ impl<'a> rdma::MemoryRegion<'a, Verbs> for Mr<'a> {
     }
 }
 
+/// A new memory region.
+type New<'a> = NewMr<Mr<'a>, [u16; 4]>;
+
 impl<'a> Mr<'a> {
     /// Returns the current local key.
     fn lkey(&self) -> u32 {
@@ -278,7 +273,7 @@ impl<'a> Mr<'a> {
         if let Memory::Fast(pages) = &self.memory {
             return pages.lkey.load(Relaxed);
         }
-        self.keys.lkey
+        self.lkey
     }
 
     /// Creates a memory region.
@@ -289,7 +284,12 @@ impl<'a> Mr<'a> {
     ///   device's page sizes fits.
     /// - [`ENOMEM`] if there is no memory, or the device's limit on pages of a region is exceeded.
     /// - Those of pinning memory, of the admin command and of [`Udata`].
-    fn register(efa: &Efa<'a>, pd: &Pd, attr: &MrInitAttr<'a>, udata: &Udata<'_>) -> Result<Self> {
+    fn register(
+        efa: &Efa<'a>,
+        pd: &Pd,
+        attr: &MrInitAttr<'a>,
+        udata: &Udata<'_>,
+    ) -> Result<New<'a>> {
         let device = &efa.attributes().device;
 
         if attr.has_dmah {
@@ -328,12 +328,12 @@ impl<'a> Mr<'a> {
         pd: &Pd,
         attr: &MrInitAttr<'a>,
         mut memory: Umem<'a>,
-    ) -> Result<Self> {
+    ) -> Result<New<'a>> {
         let pages = memory.pages(efa.attributes().device.page_size_cap, attr.iova);
         let request = Request::new(efa, pd, attr, pages)?;
-        let pages = UserPages::new(efa, Arc::new(memory, GFP_KERNEL)?, &request)?;
-        let registered = pages.memory.loan().lend(|| request.execute(efa))?;
-        Ok(Self::registered(&registered, Memory::Process(pages)))
+        let owned = Owned::new(efa, memory)?;
+        let registered = owned.0.loan.lend(|| request.execute(efa))?;
+        Ok(new(&registered, request.pages, Memory::Process(owned)))
     }
 
     /// Creates a memory region from a dma-buf, which its exporter can't revoke meanwhile.
@@ -347,19 +347,18 @@ impl<'a> Mr<'a> {
         pd: &Pd,
         attr: &MrInitAttr<'a>,
         memory: Revocable<'a, Hold<'a>>,
-    ) -> Result<Self> {
-        let memory = Arc::new(memory, GFP_KERNEL)?;
+    ) -> Result<New<'a>> {
+        let owned = Owned::new(efa, memory)?;
         // Prevents a revocation until the device has completed the registration.
-        let mut kept = memory.keep();
+        let mut kept = owned.0.memory.keep();
 
         let pages = kept.divide(efa.attributes().device.page_size_cap, attr.iova)?;
         let request = Request::new(efa, pd, attr, pages)?;
-        let pages = UserPages::new(efa, memory.clone(), &request)?;
         let place = KeyPlace::new(GFP_KERNEL)?;
         kept.hold().what = Held::Unknown;
-        let registered = pages
-            .memory
-            .loan()
+        let registered = owned
+            .0
+            .loan
             .lend(|| request.execute(efa))
             .inspect_err(|error| {
                 if !error.device_may_use_memory() {
@@ -368,15 +367,7 @@ impl<'a> Mr<'a> {
             })?;
         kept.hold().what = Held::Region(keys(&registered), Some(place));
         drop(kept);
-        Ok(Self::registered(&registered, Memory::DmaBuf(pages)))
-    }
-
-    fn registered(registered: &RegMrResponse, memory: Memory<'a>) -> Self {
-        Self {
-            keys: keys(registered),
-            interconnects: interconnects(registered),
-            memory,
-        }
+        Ok(new(&registered, request.pages, Memory::DmaBuf(owned)))
     }
 
     /// Creates a region of at most `max_pages` pages, for clients in the kernel.
@@ -387,7 +378,7 @@ impl<'a> Mr<'a> {
     /// - [`ENOMEM`] if there is no memory.
     /// - Those of the admin command.
     #[cfg(kverbs)]
-    fn alloc_fast(efa: &Efa<'a>, pd: &Pd, max_pages: u32) -> Result<Self> {
+    fn alloc_fast(efa: &Efa<'a>, pd: &Pd, max_pages: u32) -> Result<New<'a>> {
         if max_pages == 0 || max_pages > efa.attributes().queues.max_mr_pages {
             return Err(EINVAL);
         }
@@ -415,13 +406,18 @@ impl<'a> Mr<'a> {
                 .with_new_key(alloc, |mr| (mr.l_key, mr.r_key))
         })?;
         pages.lkey.store(allocated.l_key, Relaxed);
-        Ok(Self {
+        Ok(New {
+            region: Self {
+                lkey: allocated.l_key,
+                count: max_pages,
+                page_size: 0,
+                memory: Memory::Fast(pages),
+            },
             keys: MrKeys {
                 lkey: allocated.l_key,
                 rkey: allocated.r_key,
             },
-            interconnects: [0; 4],
-            memory: Memory::Fast(pages),
+            shared: [0; 4],
         })
     }
 
@@ -440,7 +436,7 @@ impl<'a> Mr<'a> {
         let (access, lkey, iova, mr_length) = (wr.access(), wr.lkey(), wr.iova(), wr.length());
         let supported = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
         // The core's own convention for keys changes bits that identify the region.
-        if access.required() & !supported != 0 || (lkey ^ self.keys.lkey) & !KEY_GENERATION != 0 {
+        if access.required() & !supported != 0 || (lkey ^ self.lkey) & !KEY_GENERATION != 0 {
             return Err(EINVAL);
         }
         let count = pages.count.load(Relaxed);
@@ -479,7 +475,7 @@ impl<'a> Mr<'a> {
     /// - `EOPNOTSUPP` if remote access is requested.
     /// - Those of the admin command.
     #[cfg(kverbs)]
-    fn register_all(efa: &Efa<'a>, pd: &Pd, access: Access) -> Result<Self> {
+    fn register_all(efa: &Efa<'a>, pd: &Pd, access: Access) -> Result<New<'a>> {
         if access.required() & !Access::LOCAL_WRITE != 0 {
             return Err(EOPNOTSUPP);
         }
@@ -494,7 +490,7 @@ impl<'a> Mr<'a> {
             permissions: permissions(access),
             ..RegMr::default()
         })?;
-        Ok(Self::registered(&registered, Memory::All))
+        Ok(new(&registered, (0, 0), Memory::All))
     }
 }
 
@@ -503,8 +499,8 @@ struct Request<'a> {
     command: RegMr,
     /// The list of pages, if it is not in the command itself.
     list: Option<Lent<'a, Pages>>,
-    page_size: u64,
-    count: usize,
+    /// Number and size of the pages.
+    pages: (u32, u64),
 }
 
 impl<'a> Request<'a> {
@@ -551,8 +547,8 @@ impl<'a> Request<'a> {
         Ok(Self {
             command,
             list,
-            page_size,
-            count,
+            // CAST: At most `max_mr_pages`.
+            pages: (count as u32, page_size),
         })
     }
 
@@ -605,6 +601,20 @@ fn permissions(access: Access) -> RegMrPermissions {
         local_write_enable: has(Access::LOCAL_WRITE),
         remote_write_enable: has(Access::REMOTE_WRITE),
         remote_read_enable: has(Access::REMOTE_READ),
+    }
+}
+
+/// Returns a region that the device has registered, of pages of userspace: their number and size.
+fn new<'a>(registered: &RegMrResponse, pages: (u32, u64), memory: Memory<'a>) -> New<'a> {
+    New {
+        region: Mr {
+            lkey: registered.l_key,
+            count: pages.0,
+            page_size: pages.1,
+            memory,
+        },
+        keys: keys(registered),
+        shared: interconnects(registered),
     }
 }
 

@@ -42,6 +42,8 @@ use crate::{
         Hold,
         Home,
         MrInitAttr,
+        MrKeys,
+        NewMr,
         NodeInfo,
         PortAttr,
         PortPhysState,
@@ -229,12 +231,8 @@ impl<'a> rdma::ProtectionDomain<'a, Careless> for Object {
 impl<'a> rdma::MemoryRegion<'a, Careless> for Object {
     type Shared = ();
 
-    fn register_dma(
-        _device: &Device<()>,
-        _pd: &Self,
-        _access: Access,
-    ) -> impl PinInit<Self, Error> {
-        Ok(Self)
+    fn register_dma(_device: &Device<()>, _pd: &Self, _access: Access) -> Result<NewMr<Self, ()>> {
+        Ok(NEW)
     }
 
     fn register_user(
@@ -242,12 +240,19 @@ impl<'a> rdma::MemoryRegion<'a, Careless> for Object {
         _pd: &Self,
         attr: &MrInitAttr<'a>,
         _udata: &Udata<'_>,
-    ) -> impl PinInit<Self, Error> {
+    ) -> Result<NewMr<Self, ()>> {
         let memory = attr.pin(|| Region)?;
         core::mem::forget(memory);
-        Ok(Self)
+        Ok(NEW)
     }
 }
+
+/// A new region.
+const NEW: NewMr<Object, ()> = NewMr {
+    region: Object,
+    keys: MrKeys { lkey: 0, rkey: 0 },
+    shared: (),
+};
 
 /// The part of a region that belongs to the device.
 struct Region;
