@@ -13,7 +13,9 @@ use kernel::{
     sync::Arc,
     time::{
         Delta,
-        Jiffies, //
+        Instant,
+        Jiffies,
+        Monotonic, //
     },
 };
 
@@ -254,15 +256,12 @@ impl<'bound> InFlight<'bound> {
         if !is_polled {
             return over.wait_timeout(timeout);
         }
-        let interval = to_jiffies(POLL_INTERVAL);
+        let (start, interval) = (Instant::<Monotonic>::now(), to_jiffies(POLL_INTERVAL));
         let mut left = timeout;
-        while left != 0 {
-            let step = left.min(interval);
-            if over.wait_timeout(step) != 0 {
-                break;
-            }
-            left -= step;
+        while left != 0 && over.wait_timeout(left.min(interval)) == 0 {
             self.handle_completions();
+            // A wait may take longer than its timeout.
+            left = timeout.saturating_sub(to_jiffies(start.elapsed()));
         }
         left
     }
