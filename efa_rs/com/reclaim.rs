@@ -21,9 +21,17 @@ use super::{
     health::Cause,
     lent::Epoch, //
 };
-use crate::hw::admin::{
-    mr::DeregMr,
-    Status, //
+use crate::{
+    hw::admin::{
+        mr::DeregMr,
+        Status, //
+    },
+    sys::atomic::{
+        Acquire,
+        AtomicU32,
+        Relaxed,
+        Release, //
+    }, //
 };
 
 /// Limit on regions that are set aside during a registration because they got revoked keys.
@@ -37,6 +45,8 @@ pub(crate) struct Reclaim<'bound> {
     /// The remote keys of revoked regions that programs have not deregistered yet.
     #[pin]
     keys: Mutex<RBTree<u32, ()>>,
+    /// Number of these keys, which changes with the lock held.
+    revoked: AtomicU32,
 }
 
 /// Preallocated memory for the key of a revoked region.
@@ -57,6 +67,7 @@ impl<'bound> Reclaim<'bound> {
                 admin: admin.clone(),
                 epoch: epoch.clone(),
                 keys <- new_mutex!(RBTree::new()),
+                revoked: AtomicU32::new(0),
             }),
             GFP_KERNEL,
         )
@@ -78,13 +89,21 @@ impl<'bound> Reclaim<'bound> {
 
     /// Bars the remote key of a revoked region from reuse until [`Self::forget`].
     pub(crate) fn keep(&self, r_key: u32, place: KeyPlace) {
-        let before = self.keys.lock().insert(place.into_node(r_key, ()));
+        let mut keys = self.keys.lock();
+        let before = keys.insert(place.into_node(r_key, ()));
+        if before.is_none() {
+            self.revoked.store(self.revoked.load(Relaxed) + 1, Release);
+        }
+        drop(keys);
         drop(before);
     }
 
     /// Allows reuse of this remote key: the program has deregistered the revoked region.
     pub(crate) fn forget(&self, r_key: u32) {
-        self.keys.lock().remove(&r_key);
+        let mut keys = self.keys.lock();
+        if keys.remove(&r_key).is_some() {
+            self.revoked.store(self.revoked.load(Relaxed) - 1, Release);
+        }
     }
 
     /// Registers a region by `register`, and ensures that its key is not that of a revoked region,
@@ -104,25 +123,29 @@ impl<'bound> Reclaim<'bound> {
         register: impl Fn() -> Result<R, CommandError>,
         keys: impl Fn(&R) -> (u32, u32),
     ) -> Result<R, CommandError> {
-        let mut last = None;
-        self.find_new_key(&mut || {
-            let registered = register()?;
-            let keys = keys(&registered);
-            last = Some(registered);
-            Ok(keys)
-        })?;
-        last.ok_or(CommandError::InvalidResponse)
+        let mut registered = register()?;
+        // Before the device can return a revoked key, its revocation has counted it.
+        if self.revoked.load(Acquire) != 0 {
+            self.find_new_key(keys(&registered), &mut || {
+                registered = register()?;
+                Ok(keys(&registered))
+            })?;
+        }
+        Ok(registered)
     }
 
     // One copy for all commands.
+    #[cold]
     #[inline(never)]
     fn find_new_key(
         &self,
+        first: (u32, u32),
         register: &mut dyn FnMut() -> Result<(u32, u32), CommandError>,
     ) -> Result<(), CommandError> {
         let mut aside = KVec::new();
+        let mut last = Ok(first);
         let result = loop {
-            let (l_key, r_key) = match register() {
+            let (l_key, r_key) = match last {
                 Ok(keys) => keys,
                 Err(error) => break Err(error),
             };
@@ -138,6 +161,7 @@ impl<'bound> Reclaim<'bound> {
                 };
                 break Err(status);
             }
+            last = register();
         };
         for l_key in aside {
             if !self.deregister(l_key) {

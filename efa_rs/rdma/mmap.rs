@@ -98,12 +98,11 @@ impl Mapped {
         // SAFETY: Only the lifetime changes. The caller guarantees that the memory outlives the
         // entry, which the core frees before the device is unregistered.
         let mapping = unsafe { transmute::<Mapping<'_>, Mapping<'static>>(mapping) };
-        let entry = Entry {
-            // The core initializes its part, and expects zeroes until then.
-            core: Default::default(),
-            mapping,
-        };
-        let entry = KBox::into_raw(KBox::new(entry, GFP_KERNEL)?);
+        // The core initializes its part, and expects zeroes until then.
+        let entry = KBox::<Entry>::new_uninit(GFP_KERNEL | __GFP_ZERO)?;
+        let entry: *mut Entry = KBox::into_raw(entry).cast();
+        // SAFETY: The entry was just allocated.
+        unsafe { (&raw mut (*entry).mapping).write(mapping) };
         // SAFETY: The caller guarantees that the context is valid. `entry` is freed by `mmap_free` only.
         if unsafe { ffi::rdma_user_mmap_entry_insert(context, entry.cast(), length) } != 0 {
             // SAFETY: The core has not taken the entry.

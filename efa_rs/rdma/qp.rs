@@ -151,7 +151,6 @@ pub(crate) trait QueuePair<'a, P: Provider>: Sized + Send + Sync {
 }
 
 /// The layer's own data of a queue pair.
-#[derive(Default)]
 pub(super) struct QpExtra {
     /// Reference of completions to a queue pair of the kernel.
     #[cfg(kverbs)]
@@ -238,7 +237,7 @@ impl<P: Provider> Ops<P> {
                 let pair = unsafe { Self::init_qp(qp, init) }.inspect_err(|_| own.forget())?;
                 let extra = QpExtra {
                     own: Some(own),
-                    ..QpExtra::default()
+                    _mapped: Mapped::default(),
                 };
                 // SAFETY: The queue pair has just been initialized.
                 unsafe { ObjectOf::<P, _>::set_extra(qp, extra) };
@@ -252,8 +251,9 @@ impl<P: Provider> Ops<P> {
             // SAFETY: By the contract, the queue pair is new.
             unsafe { Self::init_qp(qp, init) }?;
             let extra = QpExtra {
+                #[cfg(kverbs)]
+                own: None,
                 _mapped: context.into_mapped(),
-                ..QpExtra::default()
             };
             // SAFETY: The queue pair has just been initialized.
             unsafe { ObjectOf::<P, _>::set_extra(qp, extra) };

@@ -124,7 +124,8 @@ impl Udata<'_> {
     ///
     /// - [`EFAULT`] if it can't be written.
     pub(crate) fn respond<T: AsBytes + ?Sized>(&self, output: &T) -> Result {
-        if self.raw.is_null() {
+        // SAFETY: By the type invariant, `raw` is null or valid.
+        if self.raw.is_null() || unsafe { (*self.raw).outlen == 0 } {
             return Ok(());
         }
 

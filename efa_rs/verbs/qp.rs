@@ -160,7 +160,7 @@ impl<'a> ReceiveRing<'a> {
 }
 
 impl<'a> DeviceQp<'a> {
-    /// Creates a queue pair. Returns it with the device's response.
+    /// Creates a queue pair.
     ///
     /// # Errors
     ///
@@ -168,15 +168,10 @@ impl<'a> DeviceQp<'a> {
     fn create(
         efa: &Efa<'a>,
         command: &CreateQp,
-        receive_ring: Option<ReceiveRing<'a>>,
-    ) -> Result<(Self, qp::CreateQpResponse)> {
-        let loan = receive_ring.as_ref().map(ReceiveRing::loan);
-        let created = Loan::lend_any(loan, || efa.admin().execute(command))?;
-        let device_qp = Self {
-            handle: created.qp_handle,
-            receive_ring,
-        };
-        Ok((device_qp, created))
+        receive_ring: Option<&ReceiveRing<'a>>,
+    ) -> Result<qp::CreateQpResponse, CommandError> {
+        let loan = receive_ring.map(ReceiveRing::loan);
+        Loan::lend_any(loan, || efa.admin().execute(command))
     }
 
     /// Destroys the queue pair.
@@ -352,14 +347,24 @@ impl<'a> Qp<'a> {
             sl: command.sl,
             ..CreateQp::default()
         };
-        let (device_qp, created) = DeviceQp::create(efa, &create, receive_ring)?;
+        let created = DeviceQp::create(efa, &create, receive_ring.as_ref())?;
+        let device_qp = DeviceQp {
+            handle: created.qp_handle,
+            receive_ring,
+        };
 
-        map(efa, context, &device_qp, &created, command.sq_ring_size)
-            .and_then(|response| udata.respond(&response))
-            .inspect_err(|_| {
-                // The error to return is the first one.
-                efa.session.epoch().settle(device_qp.destroy(efa));
-            })?;
+        let mapped = map(
+            efa,
+            context,
+            &device_qp,
+            &created,
+            command.sq_ring_size,
+            udata,
+        );
+        if let Err(error) = mapped {
+            efa.session.epoch().settle(device_qp.destroy(efa));
+            return Err(error);
+        }
 
         Ok(Self {
             #[cfg(kverbs)]
@@ -439,7 +444,11 @@ impl<'a> Qp<'a> {
             uar: efa.kernel_uar.get(efa.admin())?,
             ..CreateQp::default()
         };
-        let (device_qp, created) = DeviceQp::create(efa, &create, receive_ring)?;
+        let created = DeviceQp::create(efa, &create, receive_ring.as_ref())?;
+        let device_qp = DeviceQp {
+            handle: created.qp_handle,
+            receive_ring,
+        };
 
         let make = || {
             let slots = efa.bars.map_send_queue(
@@ -668,14 +677,15 @@ fn check_type(attr: &QpInitAttr<'_, '_, Verbs>, driver_qp_type: u32) -> Result<q
     }
 }
 
-/// Lets the process map the rings and doorbells of a new queue pair.
+/// Lets the process map the rings and doorbells of a new queue pair, and responds to its call.
 fn map<'a>(
     efa: &Efa<'a>,
     context: &mut Context<'_, 'a, Verbs>,
     device_qp: &DeviceQp<'a>,
     created: &qp::CreateQpResponse,
     sq_ring_size: u32,
-) -> Result<abi::CreateQpResp> {
+    udata: &Udata<'_>,
+) -> Result {
     let mut response = abi::CreateQpResp {
         sq_db_offset: offset_in_page(created.sq_db_offset),
         rq_db_offset: created.rq_db_offset,
@@ -702,5 +712,5 @@ fn map<'a>(
         response.rq_mmap_key = context.insert_mmap(Mapping::Buffer(ring.memory().clone()))?;
         response.rq_mmap_size = ring.size() as u64;
     }
-    Ok(response)
+    udata.respond(&response)
 }

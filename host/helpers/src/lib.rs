@@ -15,6 +15,7 @@ use core::mem::MaybeUninit;
 use ib_core::{ffi, registry, umem, uverbs};
 use kernel::{
     bindings::{self, net, nlattr, pgprot_t, sk_buff, vm_area_struct},
+    error::code::EIO,
     ffi::{c_char, c_int, c_uint, c_void},
     sim,
 };
@@ -255,11 +256,17 @@ unsafe extern "C" fn efa_alloc_user_pages(size: usize) -> *mut c_void {
 
 #[no_mangle]
 unsafe extern "C" fn efa_dma_map(
-    _: *mut bindings::device,
+    device: *mut bindings::device,
     pages: *mut c_void,
     size: usize,
     address: *mut u64,
 ) -> c_int {
+    /// Bits of the addresses of pages.
+    const WIDTH: u32 = 46;
+    // SAFETY: The device is valid, and does DMA.
+    if unsafe { *(*device).dma_mask } < (1 << WIDTH) - 1 {
+        return EIO.to_errno();
+    }
     // SAFETY: The pages are allocated. `address` points to a variable of the caller.
     unsafe { *address = sim::memory::map(pages.cast(), size) };
     0

@@ -15,7 +15,7 @@ use ib_core::{
 };
 use kernel::{error::code::*, sim};
 
-use crate::{run, run_bound, run_bound_as, run_bound_with};
+use crate::{run, run_bound, run_bound_as, run_bound_with, run_with};
 
 #[test]
 fn has_objects_of_each_kind() {
@@ -83,11 +83,13 @@ fn wait_for(objects: &mut Objects, count: usize) -> Vec<Completion> {
     panic!("completions are missing: {completions:?}");
 }
 
-/// Posts through the mappings, several times the depth of each ring.
+/// Posts through the mappings, several times the depth of each ring. A device with short addresses has coherent memory.
 #[test]
 fn sends_to_itself() {
-    for profile in PROFILES {
-        run_bound_with(profile, |rig| {
+    for (profile, width) in PROFILES.into_iter().zip([32, 46].into_iter().cycle()) {
+        run_with(profile, |rig| {
+            rig.set(&format!(r#"{{"dma_addr_width": {width}}}"#));
+            rig.probe().unwrap();
             let mut objects = Objects::new().unwrap();
             let (sge, peer) = (objects.sge, objects.peer);
             let part = |offset: u64| Sge {

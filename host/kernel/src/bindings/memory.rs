@@ -1,19 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Memory: reference-counted pages, and the required DMA mask.
+//! Memory: reference-counted pages.
 
 use std::{cell::RefCell, collections::BTreeMap, ptr::null_mut};
 
-use super::device;
 use crate::{ffi::c_void, page::PAGE_SIZE};
 
 thread_local! {
     /// Length and number of references of pages that programs map, by address.
     static PAGES: RefCell<BTreeMap<usize, (usize, u32)>> = const { RefCell::new(BTreeMap::new()) };
-}
-
-pub unsafe fn dma_get_required_mask(_: *mut device) -> u64 {
-    (1 << 46) - 1
 }
 
 /// Returns zeroed pages with one reference, as `alloc_pages_exact` does. They count as allocated until
