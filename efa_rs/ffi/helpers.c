@@ -138,10 +138,9 @@ int efa_mmap_pages(struct vm_area_struct *vma, void *pages)
 	return ret;
 }
 
-/* Maps pages for DMA. Fails where the platform would need a bounce buffer. */
+/* Maps pages for DMA. Fails, without a warning, where the platform would need a bounce buffer. */
 int efa_dma_map(struct device *dev, void *pages, size_t size, dma_addr_t *address)
 {
-	/* This would be a warning. */
 	if (virt_to_phys(pages) + size - 1 > min_not_zero(dma_get_mask(dev), dev->bus_dma_limit))
 		return -EIO;
 	*address = dma_map_single_attrs(dev, pages, size, DMA_BIDIRECTIONAL,
