@@ -60,9 +60,7 @@ core_object!(ib_ah, AddressHandle, P::Ah<'a>, ());
 impl<P: Provider> Ops<P> {
     /// Creates an address handle.
     ///
-    /// # Safety
-    ///
-    /// The contract of [`Ops`] holds. `udata` may be null.
+    /// `udata` may be null.
     pub(super) unsafe extern "C" fn create_ah(
         ah: *mut ffi::ib_ah,
         init_attr: *mut ffi::rdma_ah_init_attr,
@@ -86,10 +84,6 @@ impl<P: Provider> Ops<P> {
     }
 
     /// Destroys an address handle, unless the caller can't sleep.
-    ///
-    /// # Safety
-    ///
-    /// The contract of [`Ops`] holds.
     pub(super) unsafe extern "C" fn destroy_ah(ah: *mut ffi::ib_ah, flags: u32) -> c_int {
         if flags & ffi::rdma_destroy_ah_flags_RDMA_DESTROY_AH_SLEEPABLE == 0 {
             return EOPNOTSUPP.to_errno();

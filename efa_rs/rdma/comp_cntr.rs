@@ -204,10 +204,6 @@ core_object!(ib_comp_cntr, CompletionCounter, P::CompCntr<'a>, ());
 
 impl<P: Provider> Ops<P> {
     /// Returns the capabilities of completion counters.
-    ///
-    /// # Safety
-    ///
-    /// The contract of [`Ops`] holds.
     pub(super) unsafe extern "C" fn query_comp_cntr_caps(
         device: *mut ffi::ib_device,
         caps: *mut ffi::ib_comp_cntr_caps,
@@ -224,10 +220,6 @@ impl<P: Provider> Ops<P> {
     }
 
     /// Creates a completion counter.
-    ///
-    /// # Safety
-    ///
-    /// The contract of [`Ops`] holds.
     pub(super) unsafe extern "C" fn create_comp_cntr(
         counter: *mut ffi::ib_comp_cntr,
         attrs: *mut ffi::uverbs_attr_bundle,
@@ -253,10 +245,6 @@ impl<P: Provider> Ops<P> {
     }
 
     /// Changes a value of a completion counter.
-    ///
-    /// # Safety
-    ///
-    /// The contract of [`Ops`] holds.
     pub(super) unsafe extern "C" fn modify_comp_cntr(
         counter: *mut ffi::ib_comp_cntr,
         entry: ffi::ib_comp_cntr_entry,
@@ -274,10 +262,6 @@ impl<P: Provider> Ops<P> {
     }
 
     /// Attaches a completion counter to a queue pair.
-    ///
-    /// # Safety
-    ///
-    /// The contract of [`Ops`] holds.
     pub(super) unsafe extern "C" fn qp_attach_comp_cntr(
         qp: *mut ffi::ib_qp,
         counter: *mut ffi::ib_comp_cntr,
@@ -293,10 +277,6 @@ impl<P: Provider> Ops<P> {
     }
 
     /// Destroys a completion counter.
-    ///
-    /// # Safety
-    ///
-    /// The contract of [`Ops`] holds.
     pub(super) unsafe extern "C" fn destroy_comp_cntr(counter: *mut ffi::ib_comp_cntr) -> c_int {
         // SAFETY: By the contract, `create_comp_cntr` has created the counter.
         let (data, device) = unsafe { Self::object(counter) };

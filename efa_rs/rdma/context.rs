@@ -105,10 +105,6 @@ impl<P: Provider> Ops<P> {
     }
 
     /// Creates a context.
-    ///
-    /// # Safety
-    ///
-    /// The contract of [`Ops`] holds.
     pub(super) unsafe extern "C" fn alloc_ucontext(
         context: *mut ffi::ib_ucontext,
         udata: *mut ffi::ib_udata,
@@ -125,10 +121,6 @@ impl<P: Provider> Ops<P> {
     }
 
     /// Destroys a context.
-    ///
-    /// # Safety
-    ///
-    /// The contract of [`Ops`] holds.
     pub(super) unsafe extern "C" fn dealloc_ucontext(context: *mut ffi::ib_ucontext) {
         // SAFETY: By the contract, `alloc_ucontext` has created the context.
         let (data, device) = unsafe { Self::object(context) };
@@ -141,9 +133,5 @@ impl<P: Provider> Ops<P> {
     ///
     /// The core destroys the objects first, and then undoes the mappings, before it calls this. An
     /// entry for a mapping keeps its memory until then.
-    ///
-    /// # Safety
-    ///
-    /// The contract of [`Ops`] holds.
     pub(super) unsafe extern "C" fn disassociate_ucontext(_context: *mut ffi::ib_ucontext) {}
 }

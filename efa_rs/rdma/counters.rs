@@ -68,10 +68,6 @@ unsafe fn values<'s>(stats: *mut ffi::rdma_hw_stats) -> &'s mut [u64] {
 
 impl<P: Provider> Ops<P> {
     /// Allocates the counters of a device.
-    ///
-    /// # Safety
-    ///
-    /// The contract of [`Ops`] holds.
     pub(super) unsafe extern "C" fn alloc_hw_device_stats(
         _device: *mut ffi::ib_device,
     ) -> *mut ffi::rdma_hw_stats {
@@ -79,10 +75,6 @@ impl<P: Provider> Ops<P> {
     }
 
     /// Allocates the counters of a port.
-    ///
-    /// # Safety
-    ///
-    /// The contract of [`Ops`] holds.
     pub(super) unsafe extern "C" fn alloc_hw_port_stats(
         _device: *mut ffi::ib_device,
         _port: u32,
@@ -94,7 +86,7 @@ impl<P: Provider> Ops<P> {
     ///
     /// # Safety
     ///
-    /// The contract of [`Ops`] holds. The core holds the lock of `stats`, or has not published it yet.
+    /// The core holds the lock of `stats`, or has not published it yet.
     pub(super) unsafe extern "C" fn get_hw_stats(
         device: *mut ffi::ib_device,
         stats: *mut ffi::rdma_hw_stats,

@@ -256,10 +256,6 @@ impl<P: Provider> Ops<P> {
     }
 
     /// Creates a completion queue for a process.
-    ///
-    /// # Safety
-    ///
-    /// The contract of [`Ops`] holds.
     pub(super) unsafe extern "C" fn create_user_cq(
         cq: *mut ffi::ib_cq,
         attr: *const ffi::ib_cq_init_attr,
@@ -303,10 +299,6 @@ impl<P: Provider> Ops<P> {
     }
 
     /// Stops events of a completion queue, before the core frees the data of its handler.
-    ///
-    /// # Safety
-    ///
-    /// The contract of [`Ops`] holds.
     #[cfg(kverbs)]
     pub(super) unsafe extern "C" fn pre_destroy_cq(cq: *mut ffi::ib_cq) -> c_int {
         // SAFETY: By the contract, the queue was created, which has initialized its data.
@@ -315,10 +307,6 @@ impl<P: Provider> Ops<P> {
     }
 
     /// Destroys a completion queue, after [`Self::pre_destroy_cq`].
-    ///
-    /// # Safety
-    ///
-    /// The contract of [`Ops`] holds.
     #[cfg(kverbs)]
     pub(super) unsafe extern "C" fn post_destroy_cq(cq: *mut ffi::ib_cq) {
         // SAFETY: By the contract, the queue is not used any more.
@@ -326,10 +314,6 @@ impl<P: Provider> Ops<P> {
     }
 
     /// Destroys a completion queue.
-    ///
-    /// # Safety
-    ///
-    /// The contract of [`Ops`] holds.
     pub(super) unsafe extern "C" fn destroy_cq(
         cq: *mut ffi::ib_cq,
         _udata: *mut ffi::ib_udata,
@@ -344,10 +328,6 @@ impl<P: Provider> Ops<P> {
     }
 
     /// Writes the details of a completion queue into a message.
-    ///
-    /// # Safety
-    ///
-    /// The contract of [`Ops`] holds. `msg` is being built.
     pub(super) unsafe extern "C" fn fill_res_cq_entry(
         msg: *mut bindings::sk_buff,
         cq: *mut ffi::ib_cq,
@@ -355,7 +335,7 @@ impl<P: Provider> Ops<P> {
         // SAFETY: By the contract, the queue was created. It is not destroyed during the call, as the
         // core removes it from its list first.
         let (queue, _) = unsafe { Self::object(cq) };
-        // SAFETY: By the requirement of this function, the message is being built.
+        // SAFETY: By the contract, the message is being built.
         unsafe { Details::fill(msg, |details| queue.details(details)) }
     }
 }

@@ -26,9 +26,7 @@ use crate::ffi;
 impl<P: Provider> Ops<P> {
     /// Creates a completion queue for a client in the kernel.
     ///
-    /// # Safety
-    ///
-    /// The contract of [`Ops`] holds. `attrs` is null, unless the caller is a process.
+    /// `attrs` is null, unless the caller is a process.
     pub(super) unsafe extern "C" fn create_cq(
         cq: *mut ffi::ib_cq,
         attr: *const ffi::ib_cq_init_attr,
@@ -83,10 +81,6 @@ impl<P: Provider> Ops<P> {
     }
 
     /// Writes up to `count` completions to `wc`, and returns their number.
-    ///
-    /// # Safety
-    ///
-    /// The contract of [`Ops`] holds.
     pub(super) unsafe extern "C" fn poll_cq(
         cq: *mut ffi::ib_cq,
         count: c_int,
@@ -106,10 +100,6 @@ impl<P: Provider> Ops<P> {
     }
 
     /// Requests an event for the next completion. Returns 1 if the caller must poll again.
-    ///
-    /// # Safety
-    ///
-    /// The contract of [`Ops`] holds.
     pub(super) unsafe extern "C" fn req_notify_cq(
         cq: *mut ffi::ib_cq,
         flags: ffi::ib_cq_notify_flags,

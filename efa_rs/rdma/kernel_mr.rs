@@ -22,10 +22,6 @@ use crate::ffi;
 
 impl<P: Provider> Ops<P> {
     /// Registers all memory that the device can address.
-    ///
-    /// # Safety
-    ///
-    /// The contract of [`Ops`] holds.
     pub(super) unsafe extern "C" fn get_dma_mr(
         pd: *mut ffi::ib_pd,
         access: c_int,
@@ -38,10 +34,6 @@ impl<P: Provider> Ops<P> {
     }
 
     /// Allocates a region that work requests register.
-    ///
-    /// # Safety
-    ///
-    /// The contract of [`Ops`] holds.
     pub(super) unsafe extern "C" fn alloc_mr(
         pd: *mut ffi::ib_pd,
         mr_type: ffi::ib_mr_type,
@@ -58,9 +50,7 @@ impl<P: Provider> Ops<P> {
     /// Sets the pages for the next registration by a work request. Returns the number of list entries that
     /// fit.
     ///
-    /// # Safety
-    ///
-    /// The contract of [`Ops`] holds. `sg_offset` may be null.
+    /// `sg_offset` may be null.
     pub(super) unsafe extern "C" fn map_mr_sg(
         mr: *mut ffi::ib_mr,
         sg: *mut bindings::scatterlist,

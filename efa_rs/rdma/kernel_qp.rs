@@ -24,7 +24,7 @@ impl<P: Provider> Ops<P> {
     ///
     /// # Safety
     ///
-    /// The contract of [`Ops`] holds. Each work request is in the structure of its transport, and
+    /// Each work request is in the structure of its transport, and
     /// refers to objects that are not destroyed before it has completed.
     pub(super) unsafe extern "C" fn post_send(
         qp: *mut ffi::ib_qp,
@@ -53,10 +53,6 @@ impl<P: Provider> Ops<P> {
     }
 
     /// Posts receive work requests. If this fails, `bad_wr` is the first one that was not posted.
-    ///
-    /// # Safety
-    ///
-    /// The contract of [`Ops`] holds.
     pub(super) unsafe extern "C" fn post_recv(
         qp: *mut ffi::ib_qp,
         wr: *const ffi::ib_recv_wr,

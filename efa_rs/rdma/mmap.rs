@@ -131,7 +131,7 @@ impl<P: Provider> Ops<P> {
     ///
     /// # Safety
     ///
-    /// The contract of [`Ops`] holds. `vma` is being created by the process of the context.
+    /// `vma` is being created by the process of the context.
     pub(super) unsafe extern "C" fn mmap(
         context: *mut ffi::ib_ucontext,
         vma: *mut bindings::vm_area_struct,
@@ -149,10 +149,6 @@ impl<P: Provider> Ops<P> {
     }
 
     /// Frees an entry whose key was removed and that is no longer mapped.
-    ///
-    /// # Safety
-    ///
-    /// The contract of [`Ops`] holds.
     pub(super) unsafe extern "C" fn mmap_free(entry: *mut ffi::rdma_user_mmap_entry) {
         // SAFETY: `Mapped::insert` has made the entry as a box. By the contract, this is its last use.
         drop(unsafe { KBox::from_raw(entry.cast::<Entry>()) });

@@ -107,9 +107,7 @@ core_object!(ib_mr, MemoryRegion, P::Mr<'a>, SharedOf<'a, P>; type Shared = ();)
 impl<P: Provider> Ops<P> {
     /// Registers memory of a process.
     ///
-    /// # Safety
-    ///
-    /// The contract of [`Ops`] holds. `dmah` may be null.
+    /// `dmah` may be null.
     pub(super) unsafe extern "C" fn reg_user_mr(
         pd: *mut ffi::ib_pd,
         start: u64,
@@ -128,9 +126,7 @@ impl<P: Provider> Ops<P> {
 
     /// Registers memory of a DMA buffer.
     ///
-    /// # Safety
-    ///
-    /// The contract of [`Ops`] holds. `dmah` may be null.
+    /// `dmah` may be null.
     pub(super) unsafe extern "C" fn reg_user_mr_dmabuf(
         pd: *mut ffi::ib_pd,
         offset: u64,
@@ -216,10 +212,6 @@ impl<P: Provider> Ops<P> {
     }
 
     /// Deregisters memory.
-    ///
-    /// # Safety
-    ///
-    /// The contract of [`Ops`] holds.
     pub(super) unsafe extern "C" fn dereg_mr(
         mr: *mut ffi::ib_mr,
         _udata: *mut ffi::ib_udata,
@@ -235,10 +227,6 @@ impl<P: Provider> Ops<P> {
     }
 
     /// Writes the details of a memory region into a message.
-    ///
-    /// # Safety
-    ///
-    /// The contract of [`Ops`] holds. `msg` is being built.
     pub(super) unsafe extern "C" fn fill_res_mr_entry(
         msg: *mut bindings::sk_buff,
         mr: *mut ffi::ib_mr,
@@ -246,7 +234,7 @@ impl<P: Provider> Ops<P> {
         // SAFETY: By the contract, the region was created. It is not destroyed during the call, as the
         // core removes it from its list first.
         let (region, _) = unsafe { Self::object(mr) };
-        // SAFETY: By the requirement of this function, the message is being built.
+        // SAFETY: By the contract, the message is being built.
         unsafe { Details::fill(msg, |details| region.details(details)) }
     }
 }

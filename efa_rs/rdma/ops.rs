@@ -21,9 +21,10 @@ use crate::ffi;
 
 /// The callbacks for the provider `P`. Each is in the file of its kind of object.
 ///
-/// # Contract of the callbacks
+/// # Safety
 ///
-/// Only the core calls them, as documented at `struct ib_device_ops`. During a call:
+/// The contract of the callbacks: only the core calls them, as documented at `struct ib_device_ops`. During
+/// a call:
 ///
 /// - A pointer is valid for the structure of its type, unless it is documented that it may be null.
 /// - Devices are registered with this table, or are being registered. Their data is initialized.
@@ -32,7 +33,7 @@ use crate::ffi;
 /// - A new object has the size in the table, and is zeroed. Nothing else uses it. The core has set
 ///   its device, and the protection domain if it has one.
 /// - An object that is destroyed is not in use, and is not used afterwards. `fill_res_*_entry` is called
-///   for an object only after its creation, and before its destruction.
+///   for an object only after its creation, and before its destruction, with a message that is being built.
 ///
 /// Callbacks are generic over the lifetime of a device's data, because the core does not know it. A
 /// provider implements its traits for all lifetimes, so any lifetime that covers the call is valid.

@@ -55,9 +55,7 @@ core_object!(ib_pd, ProtectionDomain, P::Pd<'a>, ());
 impl<P: Provider> Ops<P> {
     /// Creates a protection domain.
     ///
-    /// # Safety
-    ///
-    /// The contract of [`Ops`] holds. `udata` may be null.
+    /// `udata` may be null.
     pub(super) unsafe extern "C" fn alloc_pd(
         pd: *mut ffi::ib_pd,
         udata: *mut ffi::ib_udata,
@@ -74,10 +72,6 @@ impl<P: Provider> Ops<P> {
     }
 
     /// Destroys a protection domain.
-    ///
-    /// # Safety
-    ///
-    /// The contract of [`Ops`] holds.
     pub(super) unsafe extern "C" fn dealloc_pd(
         pd: *mut ffi::ib_pd,
         _udata: *mut ffi::ib_udata,

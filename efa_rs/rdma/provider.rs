@@ -224,7 +224,7 @@ impl<P: Provider> Ops<P> {
     ///
     /// # Safety
     ///
-    /// The contract of [`Ops`] holds. The core holds the lock under which it renames devices, and does not
+    /// The core holds the lock under which it renames devices, and does not
     /// move the device.
     pub(super) unsafe extern "C" fn enable_driver(raw: *mut ffi::ib_device) -> c_int {
         // SAFETY: By the contract, the device is registered.
@@ -244,7 +244,7 @@ impl<P: Provider> Ops<P> {
     ///
     /// # Safety
     ///
-    /// The contract of [`Ops`] holds. `text` has room for `IB_FW_VERSION_NAME_MAX` bytes.
+    /// `text` has room for `IB_FW_VERSION_NAME_MAX` bytes.
     pub(super) unsafe extern "C" fn get_dev_fw_str(device: *mut ffi::ib_device, text: *mut c_char) {
         const ROOM: usize = ffi::IB_FW_VERSION_NAME_MAX as usize;
 
@@ -263,9 +263,7 @@ impl<P: Provider> Ops<P> {
 
     /// Returns the attributes of a device.
     ///
-    /// # Safety
-    ///
-    /// The contract of [`Ops`] holds. `udata` may be null.
+    /// `udata` may be null.
     pub(super) unsafe extern "C" fn query_device(
         device: *mut ffi::ib_device,
         attr: *mut ffi::ib_device_attr,
@@ -284,10 +282,6 @@ impl<P: Provider> Ops<P> {
     }
 
     /// Returns the attributes of a port.
-    ///
-    /// # Safety
-    ///
-    /// The contract of [`Ops`] holds.
     pub(super) unsafe extern "C" fn query_port(
         device: *mut ffi::ib_device,
         port: u32,
@@ -304,10 +298,6 @@ impl<P: Provider> Ops<P> {
     }
 
     /// Returns the speed of a port in units of 100 Mbit/s.
-    ///
-    /// # Safety
-    ///
-    /// The contract of [`Ops`] holds.
     pub(super) unsafe extern "C" fn query_port_speed(
         device: *mut ffi::ib_device,
         port: u32,
@@ -323,10 +313,6 @@ impl<P: Provider> Ops<P> {
     }
 
     /// Returns the attributes of a port that do not change.
-    ///
-    /// # Safety
-    ///
-    /// The contract of [`Ops`] holds.
     pub(super) unsafe extern "C" fn get_port_immutable(
         device: *mut ffi::ib_device,
         port: u32,
@@ -345,10 +331,6 @@ impl<P: Provider> Ops<P> {
     }
 
     /// Returns the link layer of a port.
-    ///
-    /// # Safety
-    ///
-    /// The contract of [`Ops`] holds.
     pub(super) unsafe extern "C" fn get_link_layer(
         device: *mut ffi::ib_device,
         port: u32,
@@ -358,10 +340,6 @@ impl<P: Provider> Ops<P> {
     }
 
     /// Returns an entry of the GID table of a port.
-    ///
-    /// # Safety
-    ///
-    /// The contract of [`Ops`] holds.
     pub(super) unsafe extern "C" fn query_gid(
         device: *mut ffi::ib_device,
         port: u32,
@@ -379,10 +357,6 @@ impl<P: Provider> Ops<P> {
     }
 
     /// Returns an entry of the partition table of a port.
-    ///
-    /// # Safety
-    ///
-    /// The contract of [`Ops`] holds.
     pub(super) unsafe extern "C" fn query_pkey(
         device: *mut ffi::ib_device,
         port: u32,

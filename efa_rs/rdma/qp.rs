@@ -185,9 +185,7 @@ impl<P: Provider> Ops<P> {
 
     /// Creates a queue pair.
     ///
-    /// # Safety
-    ///
-    /// The contract of [`Ops`] holds. `udata` is null if the caller is in the kernel.
+    /// `udata` is null if the caller is in the kernel.
     pub(super) unsafe extern "C" fn create_qp(
         qp: *mut ffi::ib_qp,
         init_attr: *mut ffi::ib_qp_init_attr,
@@ -263,9 +261,7 @@ impl<P: Provider> Ops<P> {
 
     /// Changes attributes of a queue pair.
     ///
-    /// # Safety
-    ///
-    /// The contract of [`Ops`] holds. `udata` may be null.
+    /// `udata` may be null.
     pub(super) unsafe extern "C" fn modify_qp(
         qp: *mut ffi::ib_qp,
         attr: *mut ffi::ib_qp_attr,
@@ -288,9 +284,7 @@ impl<P: Provider> Ops<P> {
 
     /// Returns attributes of a queue pair.
     ///
-    /// # Safety
-    ///
-    /// The contract of [`Ops`] holds. `attr` and `init_attr` need not be initialized.
+    /// `attr` and `init_attr` need not be initialized.
     pub(super) unsafe extern "C" fn query_qp(
         qp: *mut ffi::ib_qp,
         attr: *mut ffi::ib_qp_attr,
@@ -324,10 +318,6 @@ impl<P: Provider> Ops<P> {
     }
 
     /// Destroys a queue pair.
-    ///
-    /// # Safety
-    ///
-    /// The contract of [`Ops`] holds.
     pub(super) unsafe extern "C" fn destroy_qp(
         qp: *mut ffi::ib_qp,
         _udata: *mut ffi::ib_udata,
@@ -345,10 +335,6 @@ impl<P: Provider> Ops<P> {
     }
 
     /// Writes the details of a queue pair into a message.
-    ///
-    /// # Safety
-    ///
-    /// The contract of [`Ops`] holds. `msg` is being built.
     pub(super) unsafe extern "C" fn fill_res_qp_entry(
         msg: *mut bindings::sk_buff,
         qp: *mut ffi::ib_qp,
@@ -356,7 +342,7 @@ impl<P: Provider> Ops<P> {
         // SAFETY: By the contract, the queue pair was created. It is not destroyed during the call, as the
         // core removes it from its list first.
         let (pair, _) = unsafe { Self::object(qp) };
-        // SAFETY: By the requirement of this function, the message is being built.
+        // SAFETY: By the contract, the message is being built.
         unsafe { Details::fill(msg, |details| pair.details(details)) }
     }
 }
