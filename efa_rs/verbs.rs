@@ -11,9 +11,12 @@ mod comp_cntr;
 mod counters;
 mod cq;
 mod device;
+mod dma_buf;
 mod errors;
 #[cfg(kverbs)]
 mod kernel_cq;
+#[cfg(kverbs)]
+mod kernel_mr;
 #[cfg(kverbs)]
 mod kernel_qp;
 #[cfg(kverbs)]

@@ -8,6 +8,10 @@ use kernel::{
 };
 
 use super::{
+    dma_buf::{
+        DmaBuf,
+        Hold, //
+    },
     pd::Pd,
     Efa,
     Verbs, //
@@ -15,11 +19,9 @@ use super::{
 use crate::{
     com::{
         CommandError,
-        KeyPlace,
         Lent,
         Loan,
-        Pages,
-        Reclaim, //
+        Pages, //
     },
     hw::admin::{
         mr::{
@@ -39,55 +41,33 @@ use crate::{
         MrKeys,
         NewMr,
         PinnedMemory,
-        Revocable,
         Udata,
         Umem, //
     },
 };
 
 #[cfg(kverbs)]
-use {
-    super::abi::KEY_GENERATION,
-    crate::{
-        hw::{
-            admin::mr::AllocMr,
-            io::{
-                FastMrRegFlags,
-                FastMrRegReq,
-                PblMode, //
-            },
-        },
-        rdma::MrRegistration,
-        sys::{
-            atomic::{
-                AtomicU32,
-                AtomicU64,
-                Relaxed, //
-            },
-            dma::Entries, //
-        }, //
-    },
-};
+use super::kernel_mr::FastPages;
 
 /// A memory region.
 ///
 /// The core's object and this fit into 256 bytes, one of the allocator's sizes.
 pub(crate) struct Mr<'a> {
     /// Local key at first. Work requests may change that of a region for fast registration.
-    lkey: u32,
+    pub(super) lkey: u32,
     /// Number of pages, at most.
-    count: u32,
+    pub(super) count: u32,
     /// Bytes of a page of userspace.
-    page_size: u64,
-    memory: Memory<'a>,
+    pub(super) page_size: u64,
+    pub(super) memory: Memory<'a>,
 }
 
 /// The memory of a memory region.
-enum Memory<'a> {
+pub(super) enum Memory<'a> {
     /// Memory of a process.
     Process(Owned<'a, Umem<'a>>),
     /// Memory of a dma-buf.
-    DmaBuf(Owned<'a, Revocable<'a, Hold<'a>>>),
+    DmaBuf(DmaBuf<'a>),
     /// All memory that the device can address.
     #[cfg(kverbs)]
     All,
@@ -98,13 +78,13 @@ enum Memory<'a> {
 
 /// Pinned memory with its state for the device: one allocation of 32 bytes for memory of a process.
 #[pin_data]
-struct Pinned<'a, T> {
-    memory: T,
-    loan: Loan<'a>,
+pub(super) struct Pinned<'a, T> {
+    pub(super) memory: T,
+    pub(super) loan: Loan<'a>,
 }
 
 /// The owner of pinned memory.
-struct Owned<'a, T: Send + Sync + 'a>(Arc<Pinned<'a, T>>);
+pub(super) struct Owned<'a, T: Send + Sync + 'a>(pub(super) Arc<Pinned<'a, T>>);
 
 impl<'a, T: Send + Sync + 'a> Owned<'a, T> {
     /// Takes memory that the device does not use yet.
@@ -112,7 +92,7 @@ impl<'a, T: Send + Sync + 'a> Owned<'a, T> {
     /// # Errors
     ///
     /// - [`ENOMEM`] if there is no memory.
-    fn new(efa: &Efa<'a>, memory: T) -> Result<Self> {
+    pub(super) fn new(efa: &Efa<'a>, memory: T) -> Result<Self> {
         let pinned = try_pin_init!(Pinned {
             memory,
             loan: Loan::new(efa.session.epoch())?,
@@ -125,59 +105,6 @@ impl<'a, T: Send + Sync + 'a> Drop for Owned<'a, T> {
     fn drop(&mut self) {
         self.0.loan.end("a memory region", || self.0.clone());
     }
-}
-
-/// The device's registration of the memory of a dma-buf.
-struct Hold<'a> {
-    what: Held,
-    reclaim: Arc<Reclaim<'a>>,
-}
-
-enum Held {
-    /// None: the memory was not registered yet, or was released.
-    Nothing,
-    /// Possibly a region: the device has not completed the registration.
-    Unknown,
-    /// A region with these keys, and until it is revoked, memory for recording the remote key.
-    Region(MrKeys, Option<KeyPlace>),
-    /// None: the memory was revoked. The region had this remote key.
-    Revoked(u32),
-}
-
-impl rdma::Hold for Hold<'_> {
-    fn revoke(&mut self) {
-        match &mut self.what {
-            Held::Nothing | Held::Revoked(_) => (),
-            Held::Unknown => self.reclaim.halt_device(),
-            Held::Region(keys, place) => {
-                let keys = *keys;
-                // Before the deregistration, so that no other region gets the key in between.
-                if let Some(place) = place.take() {
-                    self.reclaim.keep(keys.rkey, place);
-                }
-                if self.reclaim.deregister(keys.lkey) {
-                    self.what = Held::Revoked(keys.rkey);
-                }
-            }
-        }
-    }
-}
-
-/// Pages for the next fast registration, which is a work request.
-#[cfg(kverbs)]
-struct FastPages<'a> {
-    /// Bus addresses of the pages.
-    list: Lent<'a, Entries<'a, { size_of::<u64>() }>>,
-    /// Maximum number of pages.
-    max: u32,
-    /// Local key of the last registration by a work request.
-    lkey: AtomicU32,
-    /// Bytes of a page.
-    page_size: AtomicU32,
-    /// Number of pages.
-    count: AtomicU32,
-    /// Bus address of the first page.
-    first: AtomicU64,
 }
 
 #[vtable]
@@ -209,8 +136,7 @@ impl<'a> rdma::MemoryRegion<'a, Verbs> for Mr<'a> {
     #[cfg(kverbs)]
     fn clear_pages(&self, page_size: u32) {
         if let Memory::Fast(pages) = &self.memory {
-            pages.count.store(0, Relaxed);
-            pages.page_size.store(page_size, Relaxed);
+            pages.clear(page_size);
         }
     }
 
@@ -232,46 +158,24 @@ impl<'a> rdma::MemoryRegion<'a, Verbs> for Mr<'a> {
         let deregister = || efa.deregister_mr(self.lkey());
         match &self.memory {
             Memory::Process(owned) => owned.0.loan.settle(deregister()),
-            Memory::DmaBuf(owned) => {
-                let mut kept = owned.0.memory.keep();
-                let result = match kept.hold().what {
-                    Held::Nothing => Ok(NoData {}),
-                    Held::Revoked(r_key) => {
-                        efa.session.reclaim().forget(r_key);
-                        Ok(NoData {})
-                    }
-                    Held::Unknown | Held::Region(..) => deregister(),
-                };
-                if result.is_ok() {
-                    kept.hold().what = Held::Nothing;
-                }
-                drop(kept);
-                owned.0.loan.settle(result);
-            }
+            Memory::DmaBuf(owned) => owned.deregister(deregister),
             #[cfg(kverbs)]
             Memory::All => efa.session.epoch().settle(deregister()),
             #[cfg(kverbs)]
-            Memory::Fast(pages) => {
-                let result = deregister();
-                if result.is_ok() {
-                    pages.list.loan().mark_released();
-                }
-                // A work request may have registered memory of the client.
-                efa.session.epoch().settle_now(result);
-            }
+            Memory::Fast(pages) => pages.settle(efa, deregister()),
         }
     }
 }
 
 /// A new memory region.
-type New<'a> = NewMr<Mr<'a>, [u16; 4]>;
+pub(super) type New<'a> = NewMr<Mr<'a>, [u16; 4]>;
 
 impl<'a> Mr<'a> {
     /// Returns the current local key.
     fn lkey(&self) -> u32 {
         #[cfg(kverbs)]
         if let Memory::Fast(pages) = &self.memory {
-            return pages.lkey.load(Relaxed);
+            return pages.lkey();
         }
         self.lkey
     }
@@ -308,13 +212,9 @@ impl<'a> Mr<'a> {
             return Err(EOPNOTSUPP);
         }
 
-        let hold = || Hold {
-            what: Held::Nothing,
-            reclaim: efa.session.reclaim().clone(),
-        };
-        match attr.pin(hold)? {
+        match attr.pin(|| Hold::new(efa))? {
             PinnedMemory::Process(memory) => Self::register_process(efa, pd, attr, memory),
-            PinnedMemory::DmaBuf(memory) => Self::register_dma_buf(efa, pd, attr, memory),
+            PinnedMemory::DmaBuf(memory) => DmaBuf::register(efa, pd, attr, memory),
         }
     }
 
@@ -333,174 +233,21 @@ impl<'a> Mr<'a> {
         let request = Request::new(efa, pd, attr, pages)?;
         let owned = Owned::new(efa, memory)?;
         let registered = owned.0.loan.lend(|| request.execute(efa))?;
-        Ok(new(&registered, request.pages, Memory::Process(owned)))
-    }
-
-    /// Creates a memory region from a dma-buf, which its exporter can't revoke meanwhile.
-    ///
-    /// # Errors
-    ///
-    /// - [`ENODEV`] if the memory was revoked.
-    /// - Those of [`Self::register`].
-    fn register_dma_buf(
-        efa: &Efa<'a>,
-        pd: &Pd,
-        attr: &MrInitAttr<'a>,
-        memory: Revocable<'a, Hold<'a>>,
-    ) -> Result<New<'a>> {
-        let owned = Owned::new(efa, memory)?;
-        // Prevents a revocation until the device has completed the registration.
-        let mut kept = owned.0.memory.keep();
-
-        let pages = kept.divide(efa.attributes().device.page_size_cap, attr.iova)?;
-        let request = Request::new(efa, pd, attr, pages)?;
-        let place = KeyPlace::new(GFP_KERNEL)?;
-        kept.hold().what = Held::Unknown;
-        let registered = owned
-            .0
-            .loan
-            .lend(|| request.execute(efa))
-            .inspect_err(|error| {
-                if !error.device_may_use_memory() {
-                    kept.hold().what = Held::Nothing;
-                }
-            })?;
-        kept.hold().what = Held::Region(keys(&registered), Some(place));
-        drop(kept);
-        Ok(new(&registered, request.pages, Memory::DmaBuf(owned)))
-    }
-
-    /// Creates a region of at most `max_pages` pages, for clients in the kernel.
-    ///
-    /// # Errors
-    ///
-    /// - [`EINVAL`] if `max_pages` is 0, or more than a region can have.
-    /// - [`ENOMEM`] if there is no memory.
-    /// - Those of the admin command.
-    #[cfg(kverbs)]
-    fn alloc_fast(efa: &Efa<'a>, pd: &Pd, max_pages: u32) -> Result<New<'a>> {
-        if max_pages == 0 || max_pages > efa.attributes().queues.max_mr_pages {
-            return Err(EINVAL);
-        }
-        let count = max_pages.checked_next_power_of_two().ok_or(EINVAL)?;
-        let list = Entries::zeroed(efa.session.device().dev(), count)?;
-        let list = Arc::new(list, GFP_KERNEL)?;
-        let pages = FastPages {
-            list: Lent::new(efa.session.epoch(), &"a list of pages", list)?,
-            max: max_pages,
-            lkey: AtomicU32::new(0),
-            page_size: AtomicU32::new(0),
-            count: AtomicU32::new(0),
-            first: AtomicU64::new(0),
-        };
-        let pages = KBox::new(pages, GFP_KERNEL)?;
-        // From here on, work requests may have the address of the list.
-        let command = AllocMr {
-            pd: pd.pdn,
-            max_pages,
-        };
-        let alloc = || efa.admin().execute(&command);
-        let allocated = pages.list.loan().lend(|| {
-            efa.session
-                .reclaim()
-                .with_new_key(alloc, |mr| (mr.l_key, mr.r_key))
-        })?;
-        pages.lkey.store(allocated.l_key, Relaxed);
-        Ok(New {
-            region: Self {
-                lkey: allocated.l_key,
-                count: max_pages,
-                page_size: 0,
-                memory: Memory::Fast(pages),
-            },
-            keys: MrKeys {
-                lkey: allocated.l_key,
-                rkey: allocated.r_key,
-            },
-            shared: [0; 4],
-        })
-    }
-
-    /// Converts a registration by a work request, of pages that were added before.
-    ///
-    /// # Errors
-    ///
-    /// - [`EINVAL`] if the region is not for fast registration.
-    /// - [`EINVAL`] if its keys have changed in more than the generation.
-    /// - [`EINVAL`] if the pages do not cover the length, or the access is not supported.
-    #[cfg(kverbs)]
-    pub(super) fn fast_reg(&self, wr: &MrRegistration<'_, Self>) -> Result<FastMrRegReq> {
-        let Memory::Fast(pages) = &self.memory else {
-            return Err(EINVAL);
-        };
-        let (access, lkey, iova, mr_length) = (wr.access(), wr.lkey(), wr.iova(), wr.length());
-        let supported = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
-        // The core's own convention for keys changes bits that identify the region.
-        if access.required() & !supported != 0 || (lkey ^ self.lkey) & !KEY_GENERATION != 0 {
-            return Err(EINVAL);
-        }
-        let count = pages.count.load(Relaxed);
-        let shift = pages
-            .page_size
-            .load(Relaxed)
-            .checked_ilog2()
-            .ok_or(EINVAL)?;
-        let end = (iova % (1 << shift)).checked_add(mr_length).ok_or(EINVAL)?;
-        if count == 0 || end.div_ceil(1 << shift) > count.into() {
-            return Err(EINVAL);
-        }
-        pages.lkey.store(lkey, Relaxed);
-        let (pbl_mode, pbl) = match count {
-            1 => (PblMode::Inline, pages.first.load(Relaxed)),
-            _ => (PblMode::Direct, pages.list.dma_address()),
-        };
-        Ok(FastMrRegReq {
-            lkey,
-            permissions: permissions(access),
-            flags: FastMrRegFlags {
-                // CAST: Less than 32.
-                phys_page_size_shift: shift as u8,
-                pbl_mode: pbl_mode.into(),
-            },
-            iova,
-            mr_length,
-            pbl,
-        })
-    }
-
-    /// Creates a region of all memory that the device can address, for clients in the kernel.
-    ///
-    /// # Errors
-    ///
-    /// - `EOPNOTSUPP` if remote access is requested.
-    /// - Those of the admin command.
-    #[cfg(kverbs)]
-    fn register_all(efa: &Efa<'a>, pd: &Pd, access: Access) -> Result<New<'a>> {
-        if access.required() & !Access::LOCAL_WRITE != 0 {
-            return Err(EOPNOTSUPP);
-        }
-        let registered = efa.register_mr(&RegMr {
-            pd: pd.pdn,
-            mr_length: efa.session.device().memory_size(),
-            flags: RegMrFlags {
-                phys_page_size_shift: 0,
-                mem_addr_phy_mode_en: true,
-            },
-            // Local writes at most, as checked above.
-            permissions: permissions(access),
-            ..RegMr::default()
-        })?;
-        Ok(new(&registered, (0, 0), Memory::All))
+        Ok(new_region(
+            &registered,
+            request.pages,
+            Memory::Process(owned),
+        ))
     }
 }
 
 /// A registration of userspace memory, before it is submitted to the device.
-struct Request<'a> {
+pub(super) struct Request<'a> {
     command: RegMr,
     /// The list of pages, if it is not in the command itself.
     list: Option<Lent<'a, Pages>>,
     /// Number and size of the pages.
-    pages: (u32, u64),
+    pub(super) pages: (u32, u64),
 }
 
 impl<'a> Request<'a> {
@@ -510,7 +257,7 @@ impl<'a> Request<'a> {
     ///
     /// - `EOPNOTSUPP` if `pages` is `None`.
     /// - [`ENOMEM`] if the device's limit on pages is exceeded, or there is no memory for the list.
-    fn new(
+    pub(super) fn new(
         efa: &Efa<'a>,
         pd: &Pd,
         attr: &MrInitAttr<'a>,
@@ -553,7 +300,7 @@ impl<'a> Request<'a> {
     }
 
     /// Registers the region. The device uses the list of pages only during the command.
-    fn execute(&self, efa: &Efa<'_>) -> Result<RegMrResponse, CommandError> {
+    pub(super) fn execute(&self, efa: &Efa<'_>) -> Result<RegMrResponse, CommandError> {
         let loan = self.list.as_ref().map(Lent::loan);
         Loan::lend_any_during(loan, || efa.register_mr(&self.command))
     }
@@ -561,7 +308,7 @@ impl<'a> Request<'a> {
 
 impl Efa<'_> {
     /// Registers a region. Its remote key differs from those of revoked regions.
-    fn register_mr(&self, command: &RegMr) -> Result<RegMrResponse, CommandError> {
+    pub(super) fn register_mr(&self, command: &RegMr) -> Result<RegMrResponse, CommandError> {
         self.session
             .reclaim()
             .with_new_key(|| self.admin().execute(command), |mr| (mr.l_key, mr.r_key))
@@ -574,28 +321,7 @@ impl Efa<'_> {
     }
 }
 
-#[cfg(kverbs)]
-impl FastPages<'_> {
-    /// Adds a page.
-    ///
-    /// # Errors
-    ///
-    /// - [`ENOMEM`] if the maximum number of pages is reached.
-    fn add(&self, addr: u64) -> Result {
-        let count = self.count.load(Relaxed);
-        if count == self.max {
-            return Err(ENOMEM);
-        }
-        if count == 0 {
-            self.first.store(addr, Relaxed);
-        }
-        self.list.write(count, &addr.to_le_bytes());
-        self.count.store(count + 1, Relaxed);
-        Ok(())
-    }
-}
-
-fn permissions(access: Access) -> RegMrPermissions {
+pub(super) fn permissions(access: Access) -> RegMrPermissions {
     let has = |flag| access.bits() & flag != 0;
     RegMrPermissions {
         local_write_enable: has(Access::LOCAL_WRITE),
@@ -605,7 +331,11 @@ fn permissions(access: Access) -> RegMrPermissions {
 }
 
 /// Returns a region that the device has registered, of pages of userspace: their number and size.
-fn new<'a>(registered: &RegMrResponse, pages: (u32, u64), memory: Memory<'a>) -> New<'a> {
+pub(super) fn new_region<'a>(
+    registered: &RegMrResponse,
+    pages: (u32, u64),
+    memory: Memory<'a>,
+) -> New<'a> {
     New {
         region: Mr {
             lkey: registered.l_key,
@@ -618,7 +348,7 @@ fn new<'a>(registered: &RegMrResponse, pages: (u32, u64), memory: Memory<'a>) ->
     }
 }
 
-fn keys(registered: &RegMrResponse) -> MrKeys {
+pub(super) fn keys(registered: &RegMrResponse) -> MrKeys {
     MrKeys {
         lkey: registered.l_key,
         rkey: registered.r_key,
