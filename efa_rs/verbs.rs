@@ -20,7 +20,7 @@ mod kernel_mr;
 #[cfg(kverbs)]
 mod kernel_qp;
 #[cfg(kverbs)]
-mod kernel_qp_sizes;
+mod kernel_qp_create;
 #[cfg(kverbs)]
 mod kernel_uar;
 #[cfg(kverbs)]

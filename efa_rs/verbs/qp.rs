@@ -10,7 +10,6 @@ use kernel::{
 use super::{
     abi,
     bars::offset_in_page,
-    qp_state::transition_is_ok,
     Efa,
     Verbs, //
 };
@@ -25,10 +24,7 @@ use crate::{
             self,
             CreateQp,
             CreateQpFlags,
-            DestroyQp,
-            ModifyQp,
-            ModifyQpMask,
-            QueryQp, //
+            DestroyQp, //
         },
         NoData, //
     },
@@ -47,10 +43,7 @@ use crate::{
         Udata, //
     },
     sys::{
-        atomic::{
-            AtomicU8,
-            Relaxed, //
-        },
+        atomic::AtomicU8,
         dma::UserBuffer, //
     },
 };
@@ -59,24 +52,11 @@ use crate::{
 use {
     super::{
         ah::Ah,
-        attached::Sides,
-        cq::Cq,
-        kernel_qp::{
-            Fixed,
-            KernelQp,
-            RecvQueue,
-            SendQueue, //
-        },
-        kernel_qp_sizes::Sizes,
+        kernel_qp::KernelQp,
         mr::Mr, //
     },
     crate::{
         hw::io::RxDesc,
-        io::{
-            outstanding,
-            RecvRing,
-            SendRing, //
-        },
         rdma::{
             QpRef,
             RecvWrs,
@@ -87,51 +67,32 @@ use {
     },
 };
 
-/// Attributes that can be modified.
-const MODIFIABLE: QpAttrMask = QpAttrMask::STATE
-    .or(QpAttrMask::CUR_STATE)
-    .or(QpAttrMask::EN_SQD_ASYNC_NOTIFY)
-    .or(QpAttrMask::PKEY_INDEX)
-    .or(QpAttrMask::PORT)
-    .or(QpAttrMask::QKEY)
-    .or(QpAttrMask::SQ_PSN)
-    .or(QpAttrMask::RNR_RETRY);
-
-/// Attributes that can be queried.
-const QUERYABLE: QpAttrMask = QpAttrMask::STATE
-    .or(QpAttrMask::PKEY_INDEX)
-    .or(QpAttrMask::PORT)
-    .or(QpAttrMask::QKEY)
-    .or(QpAttrMask::SQ_PSN)
-    .or(QpAttrMask::CAP)
-    .or(QpAttrMask::RNR_RETRY);
-
 /// A queue pair.
 pub(crate) struct Qp<'a> {
     /// The queues that a client in the kernel posts to.
     #[cfg(kverbs)]
-    posted: Option<Arc<KernelQp<'a>>>,
-    device_qp: DeviceQp<'a>,
-    qp_num: u16,
-    qp_type: QpType,
+    pub(super) posted: Option<Arc<KernelQp<'a>>>,
+    pub(super) device_qp: DeviceQp<'a>,
+    pub(super) qp_num: u16,
+    pub(super) qp_type: QpType,
     /// State that was last set, a [`QpState`].
-    state: AtomicU8,
-    cap: QpCap,
+    pub(super) state: AtomicU8,
+    pub(super) cap: QpCap,
     /// Bytes of the rings of the send queue and of the receive queue.
-    ring_sizes: [u32; 2],
+    pub(super) ring_sizes: [u32; 2],
     /// Offset in bytes of the send queue's ring in its BAR.
-    llq_offset: u32,
+    pub(super) llq_offset: u32,
 }
 
 /// The device's side of a queue pair.
-struct DeviceQp<'a> {
-    handle: u32,
+pub(super) struct DeviceQp<'a> {
+    pub(super) handle: u32,
     /// The ring of the receive queue, unless its size is 0.
-    receive_ring: Option<ReceiveRing<'a>>,
+    pub(super) receive_ring: Option<ReceiveRing<'a>>,
 }
 
 /// The memory of a receive queue's ring.
-enum ReceiveRing<'a> {
+pub(super) enum ReceiveRing<'a> {
     /// Memory that userspace maps.
     User(Lent<'a, UserBuffer<'a>>),
     /// Memory that the kernel writes to.
@@ -141,7 +102,7 @@ enum ReceiveRing<'a> {
 
 impl<'a> ReceiveRing<'a> {
     /// Returns the address of the first entry as the device sees it.
-    fn dma_address(&self) -> u64 {
+    pub(super) fn dma_address(&self) -> u64 {
         match self {
             Self::User(buffer) => buffer.dma_address(),
             #[cfg(kverbs)]
@@ -165,7 +126,7 @@ impl<'a> DeviceQp<'a> {
     /// # Errors
     ///
     /// Those of the admin command.
-    fn create(
+    pub(super) fn create(
         efa: &Efa<'a>,
         command: &CreateQp,
         receive_ring: Option<&ReceiveRing<'a>>,
@@ -175,7 +136,7 @@ impl<'a> DeviceQp<'a> {
     }
 
     /// Destroys the queue pair.
-    fn destroy(&self, efa: &Efa<'a>) -> Result<NoData, CommandError> {
+    pub(super) fn destroy(&self, efa: &Efa<'a>) -> Result<NoData, CommandError> {
         let command = DestroyQp {
             qp_handle: self.handle,
         };
@@ -379,137 +340,6 @@ impl<'a> Qp<'a> {
         })
     }
 
-    /// Creates a queue pair for a client in the kernel.
-    ///
-    /// # Errors
-    ///
-    /// - `EOPNOTSUPP` if flags, a transport or a shared receive queue are requested that are not
-    ///   supported.
-    /// - [`EINVAL`] if a size exceeds a limit, or a completion queue belongs to a process.
-    /// - [`ENOMEM`] if there is no memory.
-    /// - Those of the admin command.
-    #[cfg(kverbs)]
-    fn create_posted(
-        efa: &Efa<'a>,
-        attr: &QpInitAttr<'_, 'a, Verbs>,
-        qp: &Arc<QpRef>,
-        signals_all: bool,
-    ) -> Result<Self> {
-        if attr.has_srq || attr.create_flags != 0 {
-            return Err(EOPNOTSUPP);
-        }
-        let qp_type = match attr.qp_type {
-            QpType::UD => qp::QpType::Ud,
-            abi::KERNEL_QP_TYPE_SRD => qp::QpType::Srd,
-            _ => return Err(EOPNOTSUPP),
-        };
-        let (send_cq, recv_cq) = attr.send_cq.zip(attr.recv_cq).ok_or(EINVAL)?;
-        let polled = |cq: &Cq<'a>| cq.polled().cloned().ok_or(EINVAL);
-        let (send_queue, recv_queue) = (polled(send_cq)?, polled(recv_cq)?);
-
-        let sizes = Sizes::new(efa, &attr.cap)?;
-        let (send_bytes, recv_bytes) = (sizes.send_bytes()?, sizes.recv_bytes()?);
-        check_sizes(efa, &attr.cap, send_bytes)?;
-        let (epoch, dev) = (efa.session.epoch(), efa.session.device().dev());
-        let entries = match sizes.recv_entries {
-            0 => None,
-            count => Some(Arc::new(Entries::zeroed(dev, count)?, GFP_KERNEL)?),
-        };
-        let receive_ring = match &entries {
-            None => None,
-            Some(entries) => {
-                let ring = Lent::new(epoch, &"a queue pair", entries.clone())?;
-                Some(ReceiveRing::Kernel(ring))
-            }
-        };
-        let (send_requests, sends) = outstanding::new(sizes.send_depth)?;
-        let (recv_requests, recvs) = match sizes.recv_depth {
-            0 => (None, None),
-            _ => {
-                let (posts, polls) = outstanding::new(sizes.recv_depth)?;
-                (Some(posts), Some(polls))
-            }
-        };
-
-        let create = CreateQp {
-            pd: attr.pd.pdn,
-            qp_type: qp_type.into(),
-            rq_base_addr: receive_ring.as_ref().map_or(0, |ring| ring.dma_address()),
-            send_cq_idx: send_cq.index().into(),
-            recv_cq_idx: recv_cq.index().into(),
-            send_queue_ring_size: send_bytes,
-            send_queue_depth: sizes.send_depth,
-            recv_queue_ring_size: recv_bytes,
-            recv_queue_depth: sizes.recv_depth,
-            uar: efa.kernel_uar.get(efa.admin())?,
-            ..CreateQp::default()
-        };
-        let created = DeviceQp::create(efa, &create, receive_ring.as_ref())?;
-        let device_qp = DeviceQp {
-            handle: created.qp_handle,
-            receive_ring,
-        };
-
-        let make = || {
-            let slots = efa.bars.map_send_queue(
-                created.llq_descriptors_offset,
-                sizes.wqe_size,
-                sizes.send_depth,
-            )?;
-            let doorbell = efa.bars.map_doorbell(created.sq_db_offset)?;
-            let recv = match entries.zip(recv_requests) {
-                Some((entries, requests)) => {
-                    let doorbell = efa.bars.map_doorbell(created.rq_db_offset)?;
-                    let ring = RecvRing::new(entries, doorbell);
-                    Some(RecvQueue { ring, requests })
-                }
-                None => None,
-            };
-            let send = SendQueue {
-                ring: SendRing::new(slots, doorbell, sizes.max_batch),
-                requests: send_requests,
-            };
-            let sides = Sides {
-                send: Some(sends),
-                recv: recvs,
-            };
-            let fixed = Fixed {
-                qp: qp.clone(),
-                send_cq: send_queue,
-                recv_cq: recv_queue,
-                qp_num: created.qp_num,
-                qp_type: attr.qp_type,
-                limits: sizes.limits(efa, &attr.cap),
-                signals_all,
-            };
-            KernelQp::new(send, recv, sides, fixed)
-        };
-        let pair = make().inspect_err(|_: &Error| {
-            // The error to return is the first one.
-            efa.session.epoch().settle(device_qp.destroy(efa));
-        })?;
-
-        Ok(Self {
-            posted: Some(pair),
-            device_qp,
-            qp_num: created.qp_num,
-            qp_type: attr.qp_type,
-            state: AtomicU8::new(QpState::Reset as u8),
-            cap: QpCap {
-                max_send_wr: sizes.send_depth,
-                max_recv_wr: sizes.recv_depth,
-                ..attr.cap
-            },
-            ring_sizes: [send_bytes, recv_bytes],
-            llq_offset: created.llq_descriptors_offset,
-        })
-    }
-
-    /// Returns the state that was last set.
-    fn state(&self) -> Option<QpState> {
-        QpState::from_raw(self.state.load(Relaxed).into())
-    }
-
     /// Returns the queues that clients in the kernel post to.
     ///
     /// # Errors
@@ -519,138 +349,10 @@ impl<'a> Qp<'a> {
     fn posted(&self) -> Result<&KernelQp<'a>> {
         self.posted.as_deref().ok_or(EINVAL)
     }
-
-    /// Modifies attributes of the queue pair.
-    ///
-    /// # Errors
-    ///
-    /// - `EOPNOTSUPP` if an attribute can't be modified, or not to this value.
-    /// - [`EINVAL`] if there is no transition to the new state, or none with these attributes.
-    /// - Those of the admin command and of [`Udata`].
-    fn modify_at(&self, efa: &Efa<'a>, attr: &QpAttr, udata: &Udata<'_>) -> Result {
-        udata.expect_no_io()?;
-        let has = |attribute| attr.mask.contains(attribute);
-
-        let cur_state = if has(QpAttrMask::CUR_STATE) {
-            attr.cur_state
-        } else {
-            self.state().ok_or(EINVAL)?
-        };
-        let new_state = if has(QpAttrMask::STATE) {
-            attr.state
-        } else {
-            cur_state
-        };
-
-        if !MODIFIABLE.contains(attr.mask) {
-            return Err(EOPNOTSUPP);
-        }
-        #[cfg(kverbs)]
-        if let (Some(pair), Some(QpState::Reset), QpState::Err) =
-            (&self.posted, self.state(), new_state)
-        {
-            // A client may drain it. The device has nothing to flush, and lacks the transition.
-            pair.close();
-            return Ok(());
-        }
-        if !transition_is_ok(self.qp_type, cur_state, new_state, attr.mask) {
-            return Err(EINVAL);
-        }
-        if has(QpAttrMask::PORT) && attr.port_num != 1
-            || has(QpAttrMask::PKEY_INDEX) && attr.pkey_index != 0
-        {
-            return Err(EOPNOTSUPP);
-        }
-
-        // Attributes that are not in the mask are zero.
-        let given = |attribute, value: u32| if has(attribute) { value } else { 0 };
-        let command = ModifyQp {
-            modify_mask: ModifyQpMask {
-                qp_state: has(QpAttrMask::STATE),
-                cur_qp_state: has(QpAttrMask::STATE),
-                qkey: has(QpAttrMask::QKEY),
-                sq_psn: has(QpAttrMask::SQ_PSN),
-                sq_drained_async_notify: has(QpAttrMask::EN_SQD_ASYNC_NOTIFY),
-                rnr_retry: has(QpAttrMask::RNR_RETRY),
-            },
-            qp_handle: self.device_qp.handle,
-            qp_state: given(QpAttrMask::STATE, new_state as u32),
-            cur_qp_state: given(QpAttrMask::STATE, cur_state as u32),
-            qkey: given(QpAttrMask::QKEY, attr.qkey),
-            sq_psn: given(QpAttrMask::SQ_PSN, attr.sq_psn),
-            sq_drained_async_notify: has(QpAttrMask::EN_SQD_ASYNC_NOTIFY)
-                && attr.en_sqd_async_notify,
-            rnr_retry: if has(QpAttrMask::RNR_RETRY) {
-                attr.rnr_retry
-            } else {
-                0
-            },
-        };
-        let modify = || efa.admin().execute(&command);
-        #[cfg(kverbs)]
-        match &self.posted {
-            Some(pair) => {
-                let is_in_error = || self.is_in_error(efa);
-                pair.change_state(self.state(), new_state, modify, is_in_error)?;
-            }
-            None => modify().map(drop)?,
-        }
-        #[cfg(not(kverbs))]
-        modify()?;
-        // Without a new state, it is what the caller assumes.
-        if has(QpAttrMask::STATE) {
-            self.state.store(new_state as u8, Relaxed);
-            #[cfg(kverbs)]
-            if let Some(pair) = &self.posted {
-                pair.enter(new_state);
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns whether the device has put the queue pair into the error state.
-    #[cfg(kverbs)]
-    fn is_in_error(&self, efa: &Efa<'a>) -> bool {
-        let query = QueryQp {
-            qp_handle: self.device_qp.handle,
-        };
-        let queried = efa.admin().execute(&query);
-        queried.is_ok_and(|queried| queried.qp_state == QpState::Err as u32)
-    }
-
-    /// Returns attributes of the queue pair.
-    ///
-    /// # Errors
-    ///
-    /// - `EOPNOTSUPP` if the device does not report a requested attribute.
-    /// - [`EIO`] if the device returns an unknown state.
-    /// - Those of the admin command.
-    fn query_at(&self, efa: &Efa<'a>, mask: QpAttrMask) -> Result<QueriedQp> {
-        if !QUERYABLE.contains(mask) {
-            return Err(EOPNOTSUPP);
-        }
-
-        let queried = efa.admin().execute(&QueryQp {
-            qp_handle: self.device_qp.handle,
-        })?;
-        let state = QpState::from_raw(queried.qp_state).ok_or_else(|| {
-            efa.admin()
-                .report_invalid("a state that no queue pair can have", queried.qp_state)
-        })?;
-        Ok(QueriedQp {
-            state,
-            qkey: queried.qkey,
-            sq_psn: queried.sq_psn,
-            sq_draining: queried.sq_draining,
-            port_num: 1,
-            rnr_retry: queried.rnr_retry,
-            cap: self.cap,
-        })
-    }
 }
 
 /// Checks the sizes of a queue pair against the limits of the device.
-fn check_sizes(efa: &Efa<'_>, cap: &QpCap, sq_ring_size: u32) -> Result {
+pub(super) fn check_sizes(efa: &Efa<'_>, cap: &QpCap, sq_ring_size: u32) -> Result {
     let queues = &efa.attributes().queues;
 
     if cap.max_send_wr > queues.max_sq_depth
