@@ -7,6 +7,7 @@ use kernel::{
         Bound,
         Device, //
     },
+    irq::ThreadedIrqReturn,
     prelude::*, //
 };
 
@@ -23,8 +24,10 @@ use crate::{
     sys::{
         attach::{
             Attached,
-            Attachment, //
+            Attachment,
+            Binding, //
         },
+        irq,
         mmio::{
             Pages,
             Slots, //
@@ -32,6 +35,24 @@ use crate::{
         spsc, //
     },
 };
+
+struct Borrows<'q>(&'q u32);
+
+#[vtable]
+impl irq::Handler for Borrows<'_> {
+    fn handle(&self) -> ThreadedIrqReturn {
+        ThreadedIrqReturn::Handled
+    }
+}
+
+fn handles_interrupts_with_a_queue_that_is_freed<'bound>(
+    binding: Binding<'bound>,
+    vectors: &irq::Vectors<'bound>,
+) -> Result<irq::Registration<'bound>> {
+    let queue = 0;
+    let handler = Borrows(&queue);
+    irq::Registration::new(binding, vectors, 0, fmt!("queue"), 0, handler) //~ E0515
+}
 
 fn completes_a_work_request_twice(
     token: WrToken,

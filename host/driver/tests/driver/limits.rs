@@ -155,7 +155,21 @@ fn are_not_exceeded() {
 /// A list of pages fits into the command, into one block of memory, or into a chain of blocks. The device sees all of the region.
 #[test]
 fn of_regions_are_sizes_of_any_list() {
-    const PAGES: [u64; 8] = [1, 4, 5, 513, 8192, 8193, 16384, (1 << 20) + 1];
+    /// Number of pages whose list fills the blocks to which one block of a chain refers.
+    const CHUNK: u64 = 510 * 512;
+    const PAGES: [u64; 11] = [
+        1,
+        4,
+        5,
+        513,
+        8192,
+        8193,
+        16384,
+        CHUNK,
+        2 * CHUNK,
+        3 * CHUNK,
+        (1 << 20) + 1,
+    ];
     for (pages, in_pieces) in PAGES.into_iter().zip([true, false].into_iter().cycle()) {
         run_with(Profile::Efa3, |rig| {
             rig.set(r#"{"page_size_cap": 4096, "max_mr_pages": 2097152}"#);

@@ -11,7 +11,7 @@ use driver::{
     rig::{self, Rig},
 };
 use efa_hw::{admin::Opcode, aenq::AenqGroup};
-use efa_model::{Death, Profile};
+use efa_model::{Death, Profile, Then};
 use ib_core::{client, dmabuf, registry::registered, umem::Memory, verbs};
 use kernel::sim;
 
@@ -53,16 +53,29 @@ fn two_commands() {
     });
 }
 
-#[test]
-fn a_command_and_its_time_limit() {
-    search(1, |rig| {
+/// The device completes one of two commands as `then` says.
+fn a_command_and_its_time_limit(then: fn() -> Then) {
+    search(1, move |rig| {
         // The first ALLOC_PD is that of `at_once`.
-        rig.inject(once(of_command(Some(Opcode::AllocPd)), silence(), 1));
+        rig.inject(once(of_command(Some(Opcode::AllocPd)), then(), 1));
         at_once(nothing, |program, _| {
             let _ = program.alloc_pd();
         });
         rig.check_quiet();
         rig.check_device();
+    });
+}
+
+#[test]
+fn a_command_exceeds_its_time_limit() {
+    a_command_and_its_time_limit(silence);
+}
+
+#[test]
+fn a_command_completes_at_its_time_limit() {
+    a_command_and_its_time_limit(|| Then {
+        delay_ms: Some(30_000),
+        ..Then::default()
     });
 }
 
@@ -147,6 +160,23 @@ fn objects_and(what: impl FnOnce()) {
 #[test]
 fn objects_and_a_removal() {
     search(1, |rig| objects_and(|| rig.remove()));
+}
+
+/// Each vector fires while its handler is detached.
+#[test]
+fn interrupts_and_a_removal() {
+    search(1, |rig| {
+        let device = sim::spawn("device", || {
+            for vector in (0..3).cycle().take(9) {
+                sim::interrupt(vector);
+                sim::point();
+            }
+        });
+        sim::searched(|| {
+            rig.remove();
+            sim::join(device);
+        });
+    });
 }
 
 #[test]
