@@ -160,12 +160,28 @@ efa_com_cmd.c:?
 """
 
 
+SYMBOLS = """\
+0000000000000000 0000000000000010 t <efa_main::com::recovery::Recovery<efa_main::verbs::Verbs>>::attend
+0000000000000010 0000000000000020 t core::ptr::drop_in_place::<efa_main::rdma::home::Home>
+0000000000000030 0000000000000008 d __tracepoint_efa_state
+0000000000000038 0000000000000040 t efa_main::hw::checksum::of_entry
+0000000000000078 t without_size
+"""
+
+
 class Size(support.TemporaryCache):
-    def parts(self, lines):
-        outputs = {"readelf": LISTING, "addr2line": lines}
+    def outputs(self, **outputs):
         self.patch(mock.patch("efa_tools.build.in_toolroot", lambda command, binds: command))
         self.patch(mock.patch("subprocess.run", lambda command, **_: types.SimpleNamespace(stdout=outputs[command[0]])))
+
+    def parts(self, lines):
+        self.outputs(readelf=LISTING, addr2line=lines)
         return size.parts(self.folder / "efa.ko")
+
+    def test_features_are_functions_and_data_by_their_names(self):
+        self.outputs(readelf=LISTING, nm=SYMBOLS)
+        module = self.folder / "efa.ko"
+        self.assertEqual(size.features(module, module), {"kernel verbs": 0, "recovery": 0x30, "tracing": 8})
 
     def test_each_byte_of_code_counts_where_it_was_written_and_the_rest_by_section(self):
         parts = self.parts(LINES + "??:0\n" * 8)

@@ -30,13 +30,14 @@ def costs(figures, amazon):
     ratios = {name: bench.ratio(of) for name, of in verbs.items()}
     without = [ratio for name, ratio in ratios.items() if name != bench.COUNTER_READ]
     name, *of_worst = worst(verbs, "c")
-    counter, probe, sizes = verbs[bench.COUNTER_READ], figures["probe"], figures["text_and_data"]
+    counter, sizes = verbs[bench.COUNTER_READ], figures["text_and_data"]
     yield row(f"instructions per verb, geometric mean of {len(ratios)}", ratio=bench.geomean(ratios.values()))
     yield row(f"the same without `{bench.COUNTER_READ}`", ratio=bench.geomean(without))
     yield row(f"the worst verb, `{name}`", *of_worst)
     yield row("round trips of a read of the port counters", counter["rust"]["round_trips"], counter["c"]["round_trips"])
-    yield row("round trips of a probe", probe["rust"]["round_trips"], probe["c"]["round_trips"])
     yield row("bytes of text and data of `efa.ko`", sizes["rust"], sizes["c"], sizes["rust"] / sizes["c"])
+    features = figures["features"]
+    yield f"| of these for {', '.join(features)} | {', '.join(f'{count:,}' for count in features.values())} |  |  |"
     for kind, of in figures["bytes_per_object"].items():
         yield row(f"bytes of kernel memory, {kind}", round(of["rust"]), round(of["c"]), of["rust"] / of["c"])
     calls = bench.kverbs_compared(figures, amazon)

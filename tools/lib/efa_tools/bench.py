@@ -171,6 +171,7 @@ def tables(figures, amazon):
     rows = [("bytes of efa.ko", "C", "Rust", "Rust - C")]
     for part, of in figures["text_and_data_by_part"].items():
         rows.append((part, f"{of['c']:,}", f"{of['rust']:,}", f"{of['rust'] - of['c']:+,}"))
+    rows += [(f"of these: {feature}", "-", f"{count:,}", "") for feature, count in figures["features"].items()]
     yield from columns(rows)
     yield ""
 
@@ -242,7 +243,9 @@ def run(flavour, folder):
     results = {driver: measure(driver, run) for driver, run in runs.items()}
     kverbs = collect_kverbs(measure_kverbs(flavour))
     parts = {driver: size.parts(run.shared / "efa.ko") for driver, run in runs.items()}
-    figures = {"kernel": toolroot.kernel(flavour), "kernel_verbs": kverbs, **collect(results, parts)}
+    kernel = toolroot.kernel(flavour)
+    features = size.features(runs["rust"].shared / "efa.ko", build.module_without_kverbs(kernel))
+    figures = {"kernel": kernel, "kernel_verbs": kverbs, **collect(results, parts), "features": features}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "bench.json").write_text(json.dumps(figures, indent=1) + "\n")
     (folder / "bench.svg").write_text(plot.draw(picture(figures)))

@@ -41,6 +41,13 @@ SECTIONS = {
 OTHER_SECTIONS = "module header, notes and the like"
 TOTAL = "text and data"
 
+# Functions and data of features that the C driver lacks, by their demangled names.
+FEATURES = {
+    "recovery": r"\bcom::(backoff|health|life|quarantine|reclaim|recovery|report)::|\brdma::(home|order)::",
+    "tracing": r"trace|bpf|tracepoint",
+}
+SYMBOL = re.compile(r"^[0-9a-f]+ ([0-9a-f]+) \w (.+)$", re.MULTILINE)
+
 SECTION = re.compile(r"^ *\[ *\d+\] (\S+) +(\S+) +[0-9a-f]+ [0-9a-f]+ ([0-9a-f]+) [0-9a-f]+ +([A-Za-z]*)", re.MULTILINE)
 
 
@@ -56,18 +63,33 @@ def sections(listing):
             yield name, int(size, 16), flags
 
 
+def output(path, *command, text=None):
+    """Returns what a program of binutils prints about a module."""
+    command = build.in_toolroot([*command, f"{build.BUILD}/{path.name}"], [(path.parent, build.BUILD, "ro")])
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
+
+
+def total(path):
+    """Returns the bytes of a module's text and data."""
+    return sum(size for _, size, _ in sections(output(path, "readelf", "--sections", "--wide")))
+
+
+def features(path, without_kverbs):
+    """Returns the bytes of each feature that the C driver lacks. Those of kernel verbs are what a module without them has less."""
+    found = {"kernel verbs": total(path) - total(without_kverbs)}
+    symbols = SYMBOL.findall(output(path, "nm", "--print-size", "--demangle"))
+    for feature, pattern in FEATURES.items():
+        found[feature] = sum(int(size, 16) for size, name in symbols if re.search(pattern, name))
+    return found
+
+
 def parts(path):
     """Returns the bytes of a module's text and data by part, with their total at the end."""
-
-    def run(*command, text=None):
-        command = build.in_toolroot([*command, f"{build.BUILD}/{path.name}"], [(path.parent, build.BUILD, "ro")])
-        return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
-
     counts = Counter()
-    for name, size, flags in sections(run("readelf", "--sections", "--wide")):
+    for name, size, flags in sections(output(path, "readelf", "--sections", "--wide")):
         if "X" in flags:
             addresses = "\n".join(map(hex, range(size)))
-            lines = run("addr2line", f"--section={name}", "-e", text=addresses).splitlines()
+            lines = output(path, "addr2line", f"--section={name}", "-e", text=addresses).splitlines()
             if len(lines) != size:
                 raise Failure(f"addr2line knows {len(lines)} of the {size} bytes of {name} in {path}: is it another release of binutils?")
             counts.update(first_match(SOURCES, line.rpartition(":")[0], OTHER_CODE) for line in lines)
