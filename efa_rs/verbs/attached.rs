@@ -123,12 +123,10 @@ impl Pairs {
         Arc::ptr_eq(&attached.qp, qp).then_some(attached)
     }
 
-    /// Returns all queue pairs.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Attached> {
         self.pairs.iter().map(|(_, attached)| &**attached)
     }
 
-    /// Returns all queue pairs.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Attached> {
         self.pairs.iter_mut().map(|(_, attached)| &mut **attached)
     }

@@ -183,7 +183,6 @@ impl<'a> EventCounter<'a> {
         })
     }
 
-    /// Destroys the event counter.
     fn destroy(&self, efa: &Efa<'a>) {
         let command = DestroyEventCounter {
             cntr_handle: self.handle,

@@ -103,7 +103,6 @@ impl<'a> Ring<'a> {
         }
     }
 
-    /// Returns the state of the memory.
     fn loan(&self) -> &Loan<'a> {
         match self {
             Self::Driver(buffer) => buffer.loan(),

@@ -182,12 +182,10 @@ impl<'a> KernelCq<'a> {
         )
     }
 
-    /// Returns the memory of the rings.
     pub(super) fn memory(&self) -> &Lent<'a, Entries<'a, { Cdesc::SIZE }>> {
         &self.memory
     }
 
-    /// Sets the doorbell.
     pub(super) fn set_doorbell(&self, doorbell: Doorbell<'a>) {
         self.doorbell.populate(doorbell);
     }
@@ -255,7 +253,6 @@ impl<'a> KernelCq<'a> {
         });
     }
 
-    /// Polls completions.
     pub(super) fn poll(&self, completions: &mut WorkCompletions<'_>) {
         self.polled
             .with(|polled| self.poll_locked(polled, completions));

@@ -71,7 +71,6 @@ pub(super) struct FastPages<'a> {
 }
 
 impl FastPages<'_> {
-    /// Returns the current local key.
     pub(super) fn lkey(&self) -> u32 {
         self.lkey.load(Relaxed)
     }

@@ -146,7 +146,6 @@ impl Sizes {
             .ok_or(EINVAL)
     }
 
-    /// Returns the limits on work requests.
     pub(super) fn limits(&self, efa: &Efa<'_>, cap: &QpCap) -> Limits {
         let places = (self.wqe_size - TxMetaDesc::SIZE) / TxBufDesc::SIZE;
         let rdma_sges = usize::from(efa.attributes().queues.max_wr_rdma_sges);

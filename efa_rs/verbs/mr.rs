@@ -171,7 +171,6 @@ impl<'a> rdma::MemoryRegion<'a, Verbs> for Mr<'a> {
 pub(super) type New<'a> = NewMr<Mr<'a>, [u16; 4]>;
 
 impl<'a> Mr<'a> {
-    /// Returns the current local key.
     fn lkey(&self) -> u32 {
         #[cfg(kverbs)]
         if let Memory::Fast(pages) = &self.memory {

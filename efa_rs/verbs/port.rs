@@ -17,7 +17,6 @@ use crate::rdma::{
 /// The partition key of all packets: the default one, with full membership.
 const PKEY: u16 = 0xffff;
 
-/// Returns the attributes of the port.
 pub(super) fn query(efa: &Efa<'_>) -> PortAttr {
     let mtu = efa.attributes().network.mtu;
     let (active_width, active_speed) = lanes(efa.attributes().device.max_link_speed_gbps);

@@ -110,7 +110,6 @@ impl<'a> ReceiveRing<'a> {
         }
     }
 
-    /// Returns the state of the memory.
     fn loan(&self) -> &Loan<'a> {
         match self {
             Self::User(buffer) => buffer.loan(),
@@ -135,7 +134,6 @@ impl<'a> DeviceQp<'a> {
         Loan::lend_any(loan, || efa.admin().execute(command))
     }
 
-    /// Destroys the queue pair.
     pub(super) fn destroy(&self, efa: &Efa<'a>) -> Result<NoData, CommandError> {
         let command = DestroyQp {
             qp_handle: self.handle,
