@@ -33,10 +33,8 @@ use crate::{
         attach::Binding,
         log,
         mmio::Region,
-        pci::{
-            Enabled,
-            Wakers, //
-        }, //
+        pci_config::Enabled,
+        pci_driver::Wakers, //
     },
     verbs::{
         Bars,
@@ -53,7 +51,7 @@ const NAME: &CStr = c"efa";
 #[pin_data]
 pub(crate) struct EfaModule {
     #[pin]
-    _driver: driver::Registration<sys::pci::Adapter<EfaDriver>>,
+    _driver: driver::Registration<sys::pci_driver::Adapter<EfaDriver>>,
     /// Dropped last, as the directories of devices are in it.
     _debugfs: sys::debugfs::Root,
 }
@@ -126,7 +124,7 @@ impl sys::sysfs::File for PeerMemory {
     const TEXT: &'static CStr = c"DMABUF";
 }
 
-impl sys::pci::Driver for EfaDriver {
+impl sys::pci_driver::Driver for EfaDriver {
     type Data<'bound> = Driver<'bound>;
     type File = PeerMemory;
     const ID_TABLE: pci::IdTable<()> = &PCI_TABLE;

@@ -42,10 +42,8 @@ use crate::{
         attach::Binding,
         log::Limited,
         mmio,
-        pci::{
-            Channel,
-            Wakers, //
-        }, //
+        pci::Channel,
+        pci_driver::Wakers, //
     },
 };
 
@@ -235,7 +233,7 @@ impl<'bound> BoundDevice<'bound> {
     /// Disables the device's DMA, unless the bus has lost the device.
     pub(super) fn isolate(&self) {
         if self.channel() != Channel::IsGone {
-            sys::pci::clear_master(self.pdev);
+            sys::pci_config::clear_master(self.pdev);
         }
     }
 }

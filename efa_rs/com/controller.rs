@@ -38,10 +38,8 @@ use crate::{
     sys::{
         attach::Binding,
         dma,
-        pci::{
-            Enabled,
-            Wakers, //
-        }, //
+        pci_config::Enabled,
+        pci_driver::Wakers, //
     },
 };
 

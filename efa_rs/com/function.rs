@@ -26,7 +26,10 @@ use crate::{
         self,
         log,
         pci::Channel,
-        pci_config::Configuration, //
+        pci_config::{
+            self,
+            Configuration, //
+        }, //
     },
 };
 
@@ -138,9 +141,9 @@ impl<'bound> Function<'bound> {
             if !sys::pci::is_present(pdev) {
                 return Err(ENODEV);
             }
-            sys::pci::function_level_reset(pdev)?;
+            pci_config::function_level_reset(pdev)?;
         }
-        sys::pci::set_master(pdev);
+        pci_config::set_master(pdev);
         reset(self.device.dev(), self.device.registers(), reason).inspect_err(|_| {
             if self.is_suspect {
                 self.device.isolate();
@@ -151,7 +154,7 @@ impl<'bound> Function<'bound> {
         self.is_fresh = true;
         if self.is_suspect {
             self.is_suspect = false;
-            sys::pci::mark_halted(pdev, false);
+            pci_config::mark_halted(pdev, false);
         }
         Ok(())
     }
@@ -212,6 +215,6 @@ impl<'bound> Function<'bound> {
         // A device that was not reset may still answer a read, and use memory in quarantine.
         self.device.isolate();
         // The core has set the mark with MSI-X. For a kernel that kexec starts, it has to be right.
-        sys::pci::mark_halted(self.device.pdev(), self.is_suspect);
+        pci_config::mark_halted(self.device.pdev(), self.is_suspect);
     }
 }

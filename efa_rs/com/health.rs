@@ -24,7 +24,7 @@ use crate::{
         Register,
         ResetReason, //
     },
-    sys::pci::Wakers,
+    sys::pci_driver::Wakers,
 };
 
 /// Interval of health checks. ENA's driver uses the same.

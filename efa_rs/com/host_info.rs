@@ -73,7 +73,7 @@ pub(super) fn send<'bound>(
 
 /// Returns the description of the host.
 fn describe(pdev: &pci::Device) -> HostInfo {
-    let address = sys::pci::address(pdev);
+    let [devfn, bus] = pdev.dev_id().to_le_bytes();
 
     HostInfo {
         os_dist: text(sys::system::release()),
@@ -87,9 +87,9 @@ fn describe(pdev: &pci::Device) -> HostInfo {
             module_type: 0,
         },
         bdf: Bdf {
-            bus: address.bus,
-            device: address.device,
-            function: address.function,
+            bus,
+            device: devfn >> 3,
+            function: devfn & 0x7,
         },
         spec_version: SPEC_VERSION,
         flags: HostInfoFlags {

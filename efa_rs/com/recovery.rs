@@ -38,7 +38,6 @@ use super::{
 use crate::{
     hw::regs::ResetReason,
     sys::{
-        self,
         completion::Completion,
         time::to_jiffies,
         trace, //
@@ -94,7 +93,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         is_automatic: bool,
     ) -> Result<impl PinInit<Self, Error> + use<'bound, S>> {
         let report = Report::new(controller.statistics())?;
-        let file = StateFile::new(sys::pci::name(controller.pdev()), &report);
+        let file = StateFile::new(controller.dev().name(), &report);
         Ok(try_pin_init!(Self {
             controller,
             service,

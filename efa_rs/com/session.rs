@@ -302,7 +302,7 @@ fn request_management<'bound>(
         device.binding(),
         vectors,
         MANAGEMENT_VECTOR,
-        fmt!("efa-mgmnt@pci:{}", sys::pci::name(device.pdev())),
+        fmt!("efa-mgmnt@pci:{}", device.dev().name()),
         0,
         handler,
     )

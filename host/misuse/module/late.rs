@@ -27,7 +27,7 @@ use crate::sys::{
         Binding, //
     },
     irq,
-    pci::Wakers, //
+    pci_driver::Wakers, //
 };
 
 std::thread_local! {
@@ -101,7 +101,7 @@ impl sys::sysfs::File for Late {
     const TEXT: &'static CStr = c"late";
 }
 
-impl sys::pci::Driver for Late {
+impl sys::pci_driver::Driver for Late {
     type Data<'bound> = ();
     type File = Self;
     const ID_TABLE: pci::IdTable<()> = &PCI_TABLE;

@@ -130,7 +130,7 @@ impl Repeated {
 #[pin_data]
 struct Misuse {
     #[pin]
-    _driver: driver::Registration<sys::pci::Adapter<late::Late>>,
+    _driver: driver::Registration<sys::pci_driver::Adapter<late::Late>>,
     _device: faux::Registration,
 }
 
