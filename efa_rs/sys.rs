@@ -30,7 +30,6 @@ pub(crate) mod mmio;
 pub(crate) mod pci;
 pub(crate) mod pci_config;
 pub(crate) mod pci_driver;
-pub(crate) mod ratelimit;
 pub(crate) mod semaphore;
 #[cfg(kverbs)]
 pub(crate) mod spsc;

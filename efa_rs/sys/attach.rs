@@ -36,18 +36,11 @@ use super::device::as_raw;
 ///
 /// Values that are valid for `'data` stay valid until the resources of `dev` have been released.
 /// A mark is one of these resources until their release begins.
+#[derive(Clone, Copy)]
 pub(crate) struct Attachment<'a, 'data> {
     dev: &'a Device<Bound>,
     data: PhantomData<fn(&'data ()) -> &'data ()>,
 }
-
-impl Clone for Attachment<'_, '_> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl Copy for Attachment<'_, '_> {}
 
 /// The binding of a device to its driver, which lasts for `'bound`.
 pub(crate) type Binding<'bound> = Attachment<'bound, 'bound>;

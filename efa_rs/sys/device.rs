@@ -5,13 +5,13 @@
 use kernel::{
     bindings,
     device::{
-        Bound,
-        Device, //
+        Device,
+        DeviceContext, //
     }, //
 };
 
 /// Returns the C structure behind a device.
-pub(crate) fn as_raw(dev: &Device<Bound>) -> *mut bindings::device {
+pub(crate) fn as_raw<Ctx: DeviceContext>(dev: &Device<Ctx>) -> *mut bindings::device {
     // CAST: `Device` is a transparent wrapper of `Opaque<bindings::device>`.
     core::ptr::from_ref(dev).cast_mut().cast()
 }

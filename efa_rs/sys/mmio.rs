@@ -156,23 +156,18 @@ impl<'bound> Pages<'bound> {
     ///
     /// - [`ENOMEM`] if there is no room in the kernel's address space.
     pub(crate) fn map(self, combines_writes: bool) -> Result<Window<'bound>> {
-        let length = self.length;
         let base = if combines_writes {
             // SAFETY: By the type invariant these are pages of a BAR that is reserved by this
             // driver, which allows write combining.
-            unsafe { ffi::efa_ioremap_wc(self.start, length) }
+            unsafe { ffi::efa_ioremap_wc(self.start, self.length) }
         } else {
             // SAFETY: By the type invariant these are pages of a BAR that this driver reserved.
-            unsafe { bindings::ioremap(self.start, length) }
+            unsafe { bindings::ioremap(self.start, self.length) }
         };
         let base = NonNull::new(base.cast()).ok_or(ENOMEM)?;
 
         // INVARIANT: The pages were just mapped.
-        Ok(Window {
-            base,
-            length,
-            _pages: self,
-        })
+        Ok(Window { base, pages: self })
     }
 }
 
@@ -180,11 +175,10 @@ impl<'bound> Pages<'bound> {
 ///
 /// # Invariants
 ///
-/// At `base`, which starts at a page, `length` bytes of `_pages` are mapped.
+/// At `base`, which starts at a page, all bytes of `pages` are mapped.
 pub(crate) struct Window<'bound> {
     base: NonNull<u8>,
-    length: usize,
-    _pages: Pages<'bound>,
+    pages: Pages<'bound>,
 }
 
 // SAFETY: The mapping belongs to the kernel, and not to a task.
@@ -202,11 +196,13 @@ impl<'bound> Window<'bound> {
     pub(crate) fn doorbell(self: &Arc<Self>, offset: usize) -> Result<Doorbell<'bound>> {
         match offset.checked_add(size_of::<u32>()) {
             // INVARIANT: It is in the mapping.
-            Some(end) if end <= self.length && offset % size_of::<u32>() == 0 => Ok(Doorbell {
-                // SAFETY: This is in the mapping.
-                register: unsafe { self.base.add(offset) }.cast(),
-                _window: self.clone(),
-            }),
+            Some(end) if end <= self.pages.length && offset % size_of::<u32>() == 0 => {
+                Ok(Doorbell {
+                    // SAFETY: This is in the mapping.
+                    register: unsafe { self.base.add(offset) }.cast(),
+                    _window: self.clone(),
+                })
+            }
             _ => Err(EINVAL),
         }
     }
@@ -223,7 +219,7 @@ impl<'bound> Window<'bound> {
         let is_whole = (offset | size) % WORD == 0 && size != 0 && count.is_power_of_two();
         match end {
             // INVARIANT: They are in the mapping, and of whole words.
-            Some(end) if end <= self.length && is_whole => Ok(Slots {
+            Some(end) if end <= self.pages.length && is_whole => Ok(Slots {
                 // SAFETY: This is in the mapping.
                 base: unsafe { self.base.add(offset) },
                 size,

@@ -43,22 +43,14 @@ impl<F: File> Groups<F> {
     const FILES: &'static [*mut bindings::attribute; 2] =
         &[(&raw const Self::FILE.attr).cast_mut(), null_mut()];
 
-    const FILE: &'static bindings::device_attribute = &bindings::device_attribute {
-        attr: Self::ATTRIBUTE,
-        __bindgen_anon_1: bindings::device_attribute__bindgen_ty_1 {
-            show: Some(Self::show),
-        },
-        // SAFETY: Null stands for an absent function.
-        ..unsafe { core::mem::zeroed() }
-    };
-
     /// Starts from zeroes, as a kernel with lockdep has more fields.
-    const ATTRIBUTE: bindings::attribute = {
-        // SAFETY: Null stands for an absent key.
-        let mut attribute: bindings::attribute = unsafe { core::mem::zeroed() };
-        attribute.name = F::NAME.to_bytes_with_nul().as_ptr();
-        attribute.mode = 0o444;
-        attribute
+    const FILE: &'static bindings::device_attribute = &{
+        // SAFETY: Null stands for an absent function or key.
+        let mut file: bindings::device_attribute = unsafe { core::mem::zeroed() };
+        file.attr.name = F::NAME.to_bytes_with_nul().as_ptr();
+        file.attr.mode = 0o444;
+        file.__bindgen_anon_1.show = Some(Self::show);
+        file
     };
 
     /// Writes the line of text into `buffer`.

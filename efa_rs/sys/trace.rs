@@ -6,7 +6,6 @@
 //! be replaced by a way to declare tracepoints in a module.
 
 use kernel::{
-    bindings,
     device::Device,
     ffi::{
         c_char,
@@ -15,6 +14,7 @@ use kernel::{
     time::Delta, //
 };
 
+use super::device::as_raw;
 use crate::ffi;
 
 /// Returns whether commands are traced, so that their names and latencies are needed.
@@ -63,10 +63,4 @@ pub(crate) fn state(dev: &Device, state: &str) {
 fn parts(text: &str) -> (*const c_char, c_uint) {
     // CAST: These texts are short names.
     (text.as_ptr().cast(), text.len() as c_uint)
-}
-
-/// Returns the C structure behind a device.
-fn as_raw(dev: &Device) -> *mut bindings::device {
-    // CAST: `Device` is a transparent wrapper of `Opaque<bindings::device>`.
-    core::ptr::from_ref(dev).cast_mut().cast()
 }
