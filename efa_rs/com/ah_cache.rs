@@ -53,7 +53,6 @@ struct Entry {
     users: usize,
 }
 
-/// The device's address handles in a session.
 #[pin_data]
 pub(crate) struct AhCache<'bound> {
     admin: Arc<AdminQueue<'bound>>,
@@ -63,8 +62,6 @@ pub(crate) struct AhCache<'bound> {
 }
 
 impl<'bound> AhCache<'bound> {
-    /// Creates an empty cache.
-    ///
     /// # Errors
     ///
     /// - [`ENOMEM`] if there is no memory.
@@ -90,26 +87,19 @@ impl<'bound> AhCache<'bound> {
 
         let mut number = ah.number.lock();
         let created = match *number {
-            Some(number) => Ok(number),
+            Some(number) => number,
             None => {
                 let command = CreateAh {
                     dest_addr: address,
                     pd,
                 };
-                self.admin.execute(&command).map(|created| created.ah)
+                let created = self.admin.execute(&command);
+                created.inspect_err(|_| self.leave(&ah.peer, true))?.ah
             }
         };
-        match created {
-            Ok(created) => {
-                *number = Some(created);
-                drop(number);
-                Ok((ah, created))
-            }
-            Err(error) => {
-                self.leave(&ah.peer, true);
-                Err(error.into())
-            }
-        }
+        *number = Some(created);
+        drop(number);
+        Ok((ah, created))
     }
 
     /// Releases an address handle. The last user's release destroys it in the device.
@@ -121,9 +111,12 @@ impl<'bound> AhCache<'bound> {
     /// Those of the admin command.
     pub(crate) fn destroy(&self, ah: &PeerAh) -> Result<NoData, CommandError> {
         let mut number = ah.number.lock();
-        if self.leave_to_others(&ah.peer) {
+        let mut entries = self.entries.lock();
+        if let Some(entry) = entries.get_mut(&ah.peer).filter(|entry| entry.users > 1) {
+            entry.users -= 1;
             return Ok(NoData {});
         }
+        drop(entries);
         // A new user waits for this lock, and then sees the result of the command.
         let result = match *number {
             Some(number) => self.admin.execute(&DestroyAh {
@@ -176,18 +169,6 @@ impl<'bound> AhCache<'bound> {
         };
         entries.insert(RBTreeNode::new(peer, entry, GFP_KERNEL)?);
         Ok(ah)
-    }
-
-    /// Removes a user unless it is the only one, and returns whether it did.
-    fn leave_to_others(&self, peer: &Peer) -> bool {
-        let mut entries = self.entries.lock();
-        match entries.get_mut(peer) {
-            Some(entry) if entry.users > 1 => {
-                entry.users -= 1;
-                true
-            }
-            _ => false,
-        }
     }
 
     /// Removes a user. Discards the address handle if it was the last user and `is_gone`.
