@@ -23,11 +23,10 @@ const SETTLED_MS: i64 = 20_000;
 /// once. Later restarts are delayed, but not given up, so that programs can't disable the device.
 const MAX_EARLY_FAILURES: u32 = 16;
 
-/// State of the attempts to restart a device.
 #[derive(Default)]
 pub(super) struct Backoff {
     /// Number of attempts since the device last worked.
-    attempts: usize,
+    pub(super) attempts: usize,
     /// Number of successive sessions that worked, but failed early.
     early_failures: u32,
 }
@@ -52,16 +51,5 @@ impl Backoff {
     pub(super) fn next(&self) -> Option<Instant<Monotonic>> {
         let wait = WAITS_MS.get(self.attempts)?;
         Some(Instant::now() + Delta::from_millis(*wait))
-    }
-
-    /// Counts an attempt, and returns the number of attempts including it.
-    pub(super) fn count_attempt(&mut self) -> usize {
-        self.attempts += 1;
-        self.attempts
-    }
-
-    /// Returns the number of attempts since the device last worked.
-    pub(super) fn attempts(&self) -> usize {
-        self.attempts
     }
 }

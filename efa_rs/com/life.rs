@@ -11,10 +11,7 @@ use kernel::{
     },
 };
 
-use super::{
-    report::Phase,
-    session::Session, //
-};
+use super::session::Session;
 
 /// A service on top of a session, such as a registration with the RDMA core.
 pub(crate) trait Service<'bound>: Send + Sync {
@@ -25,7 +22,6 @@ pub(crate) trait Service<'bound>: Send + Sync {
     fn start(&self, session: &Arc<Session<'bound>>) -> Result<Self::Running>;
 }
 
-/// A device in use.
 pub(super) struct Life<'bound, S: Service<'bound>> {
     // Dropped before the session, which it uses.
     pub(super) running: S::Running,
@@ -52,7 +48,6 @@ impl<'bound, S: Service<'bound>> Life<'bound, S> {
     }
 }
 
-/// The state of a device.
 pub(super) enum State<'bound, S: Service<'bound>> {
     /// It is in use.
     Up(Life<'bound, S>),
@@ -67,13 +62,12 @@ pub(super) enum State<'bound, S: Service<'bound>> {
 }
 
 impl<'bound, S: Service<'bound>> State<'bound, S> {
-    /// Returns the phase to report for this state.
-    pub(super) fn phase(&self) -> Phase {
+    pub(super) fn name(&self) -> &'static str {
         match self {
-            Self::Up(_) => Phase::Up,
-            Self::Resetting(_) | Self::Paused => Phase::Resetting,
-            Self::Failed => Phase::Failed,
-            Self::Stopped { .. } => Phase::Stopped,
+            Self::Up(_) => "up",
+            Self::Resetting(_) | Self::Paused => "resetting",
+            Self::Failed => "failed",
+            Self::Stopped { .. } => "stopped",
         }
     }
 }

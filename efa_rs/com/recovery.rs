@@ -93,7 +93,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         is_automatic: bool,
     ) -> Result<impl PinInit<Self, Error> + use<'bound, S>> {
         let report = Report::new(controller.statistics())?;
-        let file = StateFile::new(controller.dev().name(), &report);
+        let file = report::create_file(controller.dev().name(), &report);
         Ok(try_pin_init!(Self {
             controller,
             service,
@@ -118,7 +118,6 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
     /// Those of [`Controller::start`](super::controller::Controller) and [`Service::start`].
     pub(crate) fn start(&self) -> Result {
         let life = self.begin()?;
-        self.report.count_session(life.session.event_queues());
         self.change(&mut self.inner.lock(), State::Up(life));
         // It may have failed meanwhile.
         self.controller.wakers().work.wake();
@@ -254,7 +253,6 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         }
     }
 
-    /// Starts a session and its service.
     fn begin(&self) -> Result<Life<'bound, S>> {
         let session = self.controller.start()?;
         match self.service.start(&session) {
@@ -345,7 +343,8 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
             if wait > Delta::ZERO {
                 return waker.wake_after(wait);
             }
-            self.report.values().attempts = inner.backoff.count_attempt();
+            inner.backoff.attempts += 1;
+            self.report.values.lock().attempts = inner.backoff.attempts;
             drop(inner);
             self.finish_restart(self.begin());
         }
@@ -353,7 +352,8 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
 
     /// Handles the result of an attempt to restart the device.
     fn finish_restart(&self, result: Result<Life<'bound, S>>) {
-        let cause = self.report.values().last_reset.unwrap_or(Cause::Requested);
+        let last_reset = self.report.values.lock().last_reset;
+        let cause = last_reset.unwrap_or(Cause::Requested);
         if result.is_err() {
             // It may lose its state before the next attempt, which therefore needs a reset.
             self.controller.needs_reset();
@@ -362,7 +362,6 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         let is_due = matches!(inner.state, State::Resetting(_));
         let error = match result {
             Ok(life) if is_due && !life.session.epoch().is_halted() => {
-                self.report.count_session(life.session.event_queues());
                 self.change(&mut inner, State::Up(life));
                 let pdev = self.controller.pdev();
                 return report::announce(pdev, c"EFA_EVENT=recovered", cause);
@@ -390,7 +389,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
                     self.controller.dev(),
                     "The device could not be restarted ({:?}), attempt {} of {}\n",
                     error,
-                    inner.backoff.attempts(),
+                    inner.backoff.attempts,
                     backoff::ATTEMPTS
                 );
                 self.change(&mut inner, State::Resetting(at));
@@ -405,9 +404,14 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
 
     /// Changes and reports the state. Returns the previous state.
     fn change(&self, inner: &mut Inner<'bound, S>, state: State<'bound, S>) -> State<'bound, S> {
-        let phase = state.phase();
-        self.report.values().phase = phase;
-        trace::state(self.controller.dev(), phase.name());
+        let mut values = self.report.values.lock();
+        values.state = state.name();
+        if let State::Up(life) = &state {
+            values.sessions = values.sessions.wrapping_add(1);
+            values.event_queues = life.session.event_queues();
+        }
+        drop(values);
+        trace::state(self.controller.dev(), state.name());
         core::mem::replace(&mut inner.state, state)
     }
 

@@ -4,10 +4,7 @@
 //! debugfs, and uevents.
 
 use kernel::{
-    debugfs::{
-        File,
-        Writer, //
-    },
+    debugfs::File,
     device::Bound,
     fmt,
     new_mutex,
@@ -16,8 +13,7 @@ use kernel::{
     str::CString,
     sync::{
         Arc,
-        Mutex,
-        MutexGuard, //
+        Mutex, //
     }, //
 };
 
@@ -30,34 +26,9 @@ use crate::sys::{
     trace, //
 };
 
-/// The state of a device, as reported to userspace.
-#[derive(Clone, Copy)]
-pub(super) enum Phase {
-    /// It is in use.
-    Up,
-    /// It has failed, or the bus resets or suspends it; it will be restarted.
-    Resetting,
-    /// It was given up.
-    Failed,
-    /// It is no longer used.
-    Stopped,
-}
-
-impl Phase {
-    /// Returns a name for files and traces.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Up => "up",
-            Self::Resetting => "resetting",
-            Self::Failed => "failed",
-            Self::Stopped => "stopped",
-        }
-    }
-}
-
 /// Values of the file that change with the state.
 pub(super) struct Values {
-    pub(super) phase: Phase,
+    pub(super) state: &'static str,
     /// Number of sessions since the bind.
     pub(super) sessions: u32,
     /// Number of restart attempts since the device last worked.
@@ -68,11 +39,11 @@ pub(super) struct Values {
     pub(super) last_reset: Option<Cause>,
 }
 
-/// The reported state of a device.
 #[pin_data]
 pub(super) struct Report {
+    /// Locked for a short time.
     #[pin]
-    values: Mutex<Values>,
+    pub(super) values: Mutex<Values>,
     statistics: Arc<Statistics>,
 }
 
@@ -84,7 +55,7 @@ impl Report {
     /// - [`ENOMEM`] if there is no memory.
     pub(super) fn new(statistics: &Arc<Statistics>) -> Result<Arc<Self>> {
         let values = Values {
-            phase: Phase::Resetting,
+            state: "resetting",
             sessions: 0,
             attempts: 0,
             event_queues: 0,
@@ -99,31 +70,18 @@ impl Report {
         )
     }
 
-    /// Returns the values, locked for a short time.
-    pub(super) fn values(&self) -> MutexGuard<'_, Values> {
-        self.values.lock()
-    }
-
-    /// Counts a session that has started.
-    pub(super) fn count_session(&self, event_queues: usize) {
-        let mut values = self.values();
-        values.sessions = values.sessions.wrapping_add(1);
-        values.event_queues = event_queues;
-    }
-
     /// Counts a reset, and reports it to userspace.
     pub(super) fn note(&self, pdev: &pci::Device<Bound>, cause: Cause) {
         self.statistics.count_reset(cause);
-        self.values().last_reset = Some(cause);
+        self.values.lock().last_reset = Some(cause);
         trace::reset(pdev.as_ref(), cause.name());
         announce(pdev, c"EFA_EVENT=reset", cause);
     }
 
-    /// Writes one line per value.
     fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let values = self.values();
+        let values = self.values.lock();
         let last_reset = values.last_reset.map_or("none", Cause::name);
-        writeln!(f, "state: {}", values.phase.name())?;
+        writeln!(f, "state: {}", values.state)?;
         writeln!(f, "session: {}", values.sessions)?;
         writeln!(f, "last_reset: {last_reset}")?;
         writeln!(f, "attempts: {}", values.attempts)?;
@@ -142,26 +100,13 @@ pub(super) fn announce(pdev: &pci::Device<Bound>, event: &CStr, cause: Cause) {
     }
 }
 
-/// The content of the file.
-struct Shown(Arc<Report>);
-
-impl Writer for Shown {
-    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.show(f)
-    }
-}
-
 /// The file of a device; removed when dropped.
-pub(super) struct StateFile {
-    _file: Pin<KBox<File<Shown>>>,
-}
+pub(super) type StateFile = Pin<KBox<File<Arc<Report>>>>;
 
-impl StateFile {
-    /// Creates the file of the device `name`. Returns `None` without debugfs or memory.
-    pub(super) fn new(name: &CStr, report: &Arc<Report>) -> Option<Self> {
-        let dir = sys::debugfs::subdir(name)?;
-        let shown = Ok::<_, Error>(Shown(report.clone()));
-        let file = KBox::pin_init(dir.read_only_file(c"state", shown), GFP_KERNEL);
-        Some(Self { _file: file.ok()? })
-    }
+/// Creates the file of the device `name`. Returns `None` without debugfs or memory.
+pub(super) fn create_file(name: &CStr, report: &Arc<Report>) -> Option<StateFile> {
+    let dir = sys::debugfs::subdir(name)?;
+    let data = Ok::<_, Error>(report.clone());
+    let file = dir.read_callback_file(c"state", data, &|report: &Arc<Report>, f| report.show(f));
+    KBox::pin_init(file, GFP_KERNEL).ok()
 }

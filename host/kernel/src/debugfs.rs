@@ -37,18 +37,18 @@ impl Dir {
         Self(self.path(name))
     }
 
-    /// Creates a file that shows its data.
-    pub fn read_only_file<T: Writer>(
+    /// Creates a file that is read by a function.
+    pub fn read_callback_file<T, E>(
         &self,
         name: &CStr,
-        data: impl PinInit<T, Error>,
-    ) -> impl PinInit<File<T>, Error> {
-        self.file(
-            name,
-            data,
-            |data: &T, f| data.write(f),
-            None::<fn(&T, &mut UserSliceReader) -> Result>,
-        )
+        data: impl PinInit<T, E>,
+        show: &'static impl Fn(&T, &mut fmt::Formatter<'_>) -> fmt::Result,
+    ) -> impl PinInit<File<T>, Error>
+    where
+        Error: From<E>,
+    {
+        let write = None::<fn(&T, &mut UserSliceReader) -> Result>;
+        self.file(name, data, show, write)
     }
 
     /// Creates a file that is read and written by two functions.
@@ -173,10 +173,4 @@ impl<T> Drop for File<T> {
             sim::wait_for(Rc::as_ptr(&self.node) as usize);
         }
     }
-}
-
-/// Data that a file can show.
-pub trait Writer {
-    /// Formats the data.
-    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
 }
