@@ -167,34 +167,21 @@ impl<'bound> Function<'bound> {
     pub(super) fn stop(&mut self, reason: ResetReason) -> bool {
         self.is_fresh = false;
         match self.device.channel() {
-            Channel::Works => self.try_resets(reason),
-            // The bus resets it next, or else gives it up. Until then only its configuration may be
-            // accessed.
-            Channel::IsFrozen => {
-                self.is_suspect = true;
-                self.device.isolate();
-                false
+            // A removed device does not answer. A working device may fail to answer once.
+            Channel::Works if sys::pci::is_present(self.device.pdev()) => {
+                for _ in 0..2 {
+                    if self.reset(reason).is_ok() {
+                        return true;
+                    }
+                    self.is_suspect = true;
+                }
+                let what = "The device could not be reset; its DMA is disabled";
+                log::failed(self.device.dev(), what, &EIO);
             }
-            Channel::IsGone => true,
-        }
-    }
-
-    /// Resets the device, or else isolates it. Returns whether it was reset.
-    fn try_resets(&mut self, reason: ResetReason) -> bool {
-        // A removed device does not answer. A working device may fail to answer once.
-        if sys::pci::is_present(self.device.pdev()) {
-            if self.reset(reason).is_ok() {
-                return true;
-            }
-            self.is_suspect = true;
-            if self.reset(reason).is_ok() {
-                return true;
-            }
-            log::failed(
-                self.device.dev(),
-                "The device could not be reset; its DMA is disabled",
-                &EIO,
-            );
+            // The bus resets a frozen one next, or else gives it up. Until then only its
+            // configuration may be accessed.
+            Channel::Works | Channel::IsFrozen => (),
+            Channel::IsGone => return true,
         }
         self.is_suspect = true;
         self.device.isolate();
