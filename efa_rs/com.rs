@@ -19,6 +19,7 @@ mod backoff;
 mod bound;
 mod commands;
 mod controller;
+mod epoch;
 mod error;
 mod event_queue;
 mod function;
@@ -26,7 +27,6 @@ mod health;
 mod host_info;
 mod lent;
 mod life;
-mod numbers;
 mod page_list;
 mod quarantine;
 mod reclaim;
@@ -65,7 +65,4 @@ pub(crate) use self::{
 };
 
 #[cfg(kverbs)]
-pub(crate) use self::{
-    health::Health,
-    lent::Epoch, //
-};
+pub(crate) use self::epoch::Epoch;

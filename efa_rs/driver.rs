@@ -235,7 +235,7 @@ impl<'bound> Interface<'bound> {
             (Ok(hw::pci::MEMORY_BAR), _) => Ok(self.memory.clone()),
             (Ok(bar), Some((reserved, region))) if bar == *reserved => Ok(region.clone()),
             (Ok(bar), None) if bar != hw::pci::REGISTER_BAR => {
-                let region = request(session.device().pdev(), bar)?;
+                let region = request(session.device().pdev, bar)?;
                 self.doorbells.populate((bar, region.clone()));
                 Ok(region)
             }

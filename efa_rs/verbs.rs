@@ -83,7 +83,7 @@ impl<'bound> Efa<'bound> {
         bars: Bars<'bound>,
         errors: Arc<Errors>,
     ) -> Result<Self> {
-        let pdev: &pci::Device = session.device().pdev();
+        let pdev: &pci::Device = session.device().pdev;
         Ok(Self {
             ids: PciIds {
                 vendor: pdev.vendor_id().as_raw(),

@@ -5,10 +5,6 @@
 use core::array::from_fn;
 
 use kernel::{
-    device::{
-        Bound,
-        Device, //
-    },
     prelude::*,
     sync::Arc,
     time::{
@@ -25,9 +21,9 @@ use super::{
         DEPTH,
         DEPTH_SHIFT, //
     },
+    bound::BoundDevice,
+    epoch::Epoch,
     error::CommandError,
-    lent::Epoch,
-    registers::Registers,
     statistics::Statistics, //
 };
 use crate::{
@@ -60,15 +56,14 @@ use crate::{
 /// Interval at which a waiting task polls for completions after an interrupt was missed.
 const POLL_INTERVAL: Delta = Delta::from_millis(10);
 
-/// Mask of the bits of a command id.
 const COMMAND_ID_MASK: u16 = (1 << COMMAND_ID_BITS) - 1;
 
 /// The commands in flight. Each has a slot, whose number is in the low bits of the command's id. The
 /// high bits count all commands, so that duplicate and late completions are recognised.
 #[pin_data]
 pub(super) struct InFlight<'bound> {
-    registers: Arc<Registers<'bound>>,
-    rings: Rings<'bound>,
+    device: Arc<BoundDevice<'bound>>,
+    pub(super) rings: Rings<'bound>,
     /// First value of the counter in this session's command ids. It continues that of the previous
     /// session, so that late completions of that session match no command of this one.
     first_use: u16,
@@ -93,16 +88,13 @@ struct State {
     slots: [Slot; DEPTH as usize],
 }
 
-/// A slot for a command.
 struct Slot {
     /// The id of the last command. Its low bits are the number of the slot.
     id: u16,
     stage: Stage,
 }
 
-/// The stage of a slot's command.
 enum Stage {
-    /// There is no command.
     Free,
     /// The device executes it.
     InFlight,
@@ -112,27 +104,24 @@ enum Stage {
     Abandoned,
 }
 
-/// Returns the index of the slot of the command with this id.
 #[inline]
 fn slot_of(id: u16) -> usize {
     usize::from(id & (DEPTH - 1))
 }
 
 impl<'bound> InFlight<'bound> {
-    /// Returns an initializer for rings that the device does not use before [`Self::start`].
+    /// Returns an initializer for rings that the device does not use before [`Rings::start`].
     ///
     /// # Errors
     ///
     /// - [`ENOMEM`] if there is no memory.
     pub(super) fn new(
-        dev: &'bound Device<Bound>,
-        registers: &Arc<Registers<'bound>>,
         version: Version,
         epoch: &Arc<Epoch<'bound>>,
-        statistics: &Arc<Statistics>,
     ) -> Result<impl PinInit<Self> + use<'bound>> {
-        let rings = Rings::new(dev, version, epoch)?;
-        let (registers, statistics) = (registers.clone(), statistics.clone());
+        let rings = Rings::new(version, epoch)?;
+        let device = epoch.device.clone();
+        let (dev, statistics) = (device.dev(), device.statistics.clone());
         let state = State {
             is_open: true,
             submitted: 0,
@@ -145,7 +134,7 @@ impl<'bound> InFlight<'bound> {
         };
 
         Ok(pin_init!(Self {
-            registers,
+            device,
             rings,
             // CAST: The truncated bits are not part of an id.
             first_use: statistics.submitted_cmds.get() as u16,
@@ -154,11 +143,6 @@ impl<'bound> InFlight<'bound> {
             state <- new_irq_lock!(state, c"efa_admin_queue"),
             over <- pin_init::pin_init_array_from_fn(|_| Completion::new()),
         }))
-    }
-
-    /// Gives the rings to the device.
-    pub(super) fn start(&self, msix_vector: u8) {
-        self.rings.start(&self.registers, msix_vector);
     }
 
     /// Submits a command, and returns its id, or `None` if no slot is free or the queue is closed.
@@ -179,8 +163,9 @@ impl<'bound> InFlight<'bound> {
             state.submitted = count;
             self.rings.submit(number, id, request);
             self.statistics.submitted_cmds.increment();
+            let registers = &self.device.registers;
             // Written under the lock, so that the device sees the counts in order.
-            self.registers.write(Register::AqProdDb, count.into());
+            registers.write(Register::AqProdDb, count.into());
             Some(id)
         })
     }
@@ -190,7 +175,6 @@ impl<'bound> InFlight<'bound> {
         self.state.with(|state| self.close_locked(state));
     }
 
-    /// Implements [`Self::close`] with the lock held.
     fn close_locked(&self, state: &mut State) {
         state.is_open = false;
         for (slot, over) in state.slots.iter_mut().zip(&self.over) {
@@ -218,7 +202,6 @@ impl<'bound> InFlight<'bound> {
         }
     }
 
-    /// Stores a completion for its command and wakes the waiter.
     fn accept(&self, state: &mut State, entry: &AcqEntry) {
         let header = AcqHeader::of(entry);
         if !self.rings.is_intact(entry) {

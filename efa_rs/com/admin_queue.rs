@@ -3,6 +3,7 @@
 //! The admin queue: commands to the device, up to [`DEPTH`] in flight, and their completions.
 
 use kernel::{
+    bitmap::BitmapVec,
     device::{
         Bound,
         Device, //
@@ -25,15 +26,9 @@ use kernel::{
 use super::{
     admin_in_flight::InFlight,
     admin_rings::DEPTH,
+    epoch::Epoch,
     error::CommandError,
-    health::{
-        Cause,
-        Health, //
-    },
-    lent::Epoch,
-    numbers::Numbers,
-    registers::Registers,
-    statistics::Statistics, //
+    health::Cause, //
 };
 use crate::{
     hw::{
@@ -107,11 +102,9 @@ struct Slowness {
     until: Instant<Monotonic>,
 }
 
-/// The admin queue.
 #[pin_data]
 pub(crate) struct AdminQueue<'bound> {
-    dev: &'bound Device<Bound>,
-    registers: Arc<Registers<'bound>>,
+    pub(super) epoch: Arc<Epoch<'bound>>,
     #[pin]
     messages: Limited<'bound>,
     /// Messages about late and missing completions, with their own rate limit.
@@ -129,18 +122,16 @@ pub(crate) struct AdminQueue<'bound> {
     is_slow: AtomicBool,
     #[pin]
     slowness: Mutex<Option<Slowness>>,
-    health: Arc<Health>,
-    statistics: Arc<Statistics>,
     #[pin]
     free_slots: Semaphore,
     /// Held by the one task that may have several commands in flight while it waits for a slot.
     #[pin]
     pub(super) several: Mutex<()>,
     #[pin]
-    in_flight: InFlight<'bound>,
+    pub(super) in_flight: InFlight<'bound>,
     /// Numbers of the completion queues that exist.
     #[pin]
-    pub(super) cq_numbers: Numbers,
+    pub(super) cq_numbers: Mutex<BitmapVec>,
 }
 
 impl<'bound> AdminQueue<'bound> {
@@ -150,14 +141,11 @@ impl<'bound> AdminQueue<'bound> {
     ///
     /// - [`ENOMEM`] if there is no memory.
     pub(super) fn new(
-        dev: &'bound Device<Bound>,
-        registers: &Arc<Registers<'bound>>,
         version: Version,
         caps: Caps,
-        epoch: &Arc<Epoch<'bound>>,
-        health: &Arc<Health>,
-        statistics: &Arc<Statistics>,
+        epoch: Arc<Epoch<'bound>>,
     ) -> Result<Arc<Self>> {
+        let dev = epoch.device.dev();
         let timeout_ms = match u32::from(caps.admin_cmd_timeout) {
             0 => COMPLETION_TIMEOUT_MS,
             units => units * COMPLETION_TIMEOUT_UNIT_MS,
@@ -165,8 +153,6 @@ impl<'bound> AdminQueue<'bound> {
 
         Arc::pin_init(
             try_pin_init!(Self {
-                dev,
-                registers: registers.clone(),
                 messages <- Limited::new(dev),
                 late_messages <- Limited::new(dev),
                 completion_timeout_ms: AtomicU32::new(timeout_ms),
@@ -175,38 +161,27 @@ impl<'bound> AdminQueue<'bound> {
                 slow_wait: msecs_to_jiffies(SLOW_MS),
                 is_slow: AtomicBool::new(false),
                 slowness <- new_mutex!(None),
-                health: health.clone(),
-                statistics: statistics.clone(),
                 free_slots <- Semaphore::new(DEPTH),
                 several <- new_mutex!(()),
-                in_flight <- InFlight::new(dev, registers, version, epoch, statistics)?,
-                cq_numbers <- Numbers::new(),
+                in_flight <- InFlight::new(version, &epoch)?,
+                cq_numbers <- new_mutex!(BitmapVec::new(1 << u16::BITS, GFP_KERNEL)?),
+                epoch,
             }? Error),
             GFP_KERNEL,
         )
     }
 
-    /// Gives the rings to the device, with interrupts masked until [`Self::unmask_interrupts`].
+    /// Gives the rings to the device, with interrupts masked.
     pub(super) fn start(&self, msix_vector: u8) {
-        let masked = IntrMask { masked: true };
-        self.registers.write(Register::IntrMask, masked.into_raw());
-        self.in_flight.start(msix_vector);
+        self.mask_interrupts(true);
+        let registers = &self.epoch.device.registers;
+        self.in_flight.rings.start(registers, msix_vector);
     }
 
-    /// Unmasks the interrupts for completions, which commands need.
-    pub(super) fn unmask_interrupts(&self) {
-        self.registers
-            .write(Register::IntrMask, IntrMask::default().into_raw());
-    }
-
-    /// Rejects new commands and aborts those in flight, waking waiters. Ignores late completions.
-    pub(super) fn close(&self) {
-        self.in_flight.close();
-    }
-
-    /// Handles the completions that the device has written.
-    pub(super) fn handle_completions(&self) {
-        self.in_flight.handle_completions();
+    /// Masks or unmasks the interrupts for completions, which commands need.
+    pub(super) fn mask_interrupts(&self, masked: bool) {
+        let mask = IntrMask { masked }.into_raw();
+        self.epoch.device.registers.write(Register::IntrMask, mask);
     }
 
     /// Sets the timeout of a command in milliseconds, clamped to its bounds; 0 leaves it unchanged.
@@ -220,9 +195,8 @@ impl<'bound> AdminQueue<'bound> {
         }
     }
 
-    /// Returns the device that the queue belongs to, for messages.
     pub(crate) fn dev(&self) -> &'bound Device<Bound> {
-        self.dev
+        self.epoch.device.dev()
     }
 
     /// Logs that the device has returned an impossible value, and returns the matching error.
@@ -273,12 +247,12 @@ impl<'bound> AdminQueue<'bound> {
         let Some(id) = self.in_flight.submit(request) else {
             // The queue is closed, so the next waiter for a slot fails as well.
             self.free_slots.release();
-            self.statistics.cmds_err.increment();
+            self.epoch.device.statistics.cmds_err.increment();
             return Err(CommandError::Closed);
         };
         let traced = trace::are_commands_traced().then(Instant::now);
         if traced.is_some() {
-            trace::command_submitted(self.dev, opcode.name(), id);
+            trace::command_submitted(self.dev(), opcode.name(), id);
         }
         Ok(Started {
             id,
@@ -294,14 +268,13 @@ impl<'bound> AdminQueue<'bound> {
         to_jiffies(Delta::from_millis(timeout.into()) - submitted.elapsed())
     }
 
-    /// Takes a free slot, and waits if there is none.
     fn take_slot(&self, opcode: Opcode) -> Result<(), CommandError> {
         if self.free_slots.try_acquire() {
             return Ok(());
         }
         let timeout = self.completion_timeout.load(Relaxed) * SLOT_TIMEOUTS;
         self.free_slots.acquire_timeout(timeout).map_err(|_| {
-            self.statistics.cmds_err.increment();
+            self.epoch.device.statistics.cmds_err.increment();
             self.messages.error(fmt!(
                 "Failed to submit command {}: no slot of the admin queue became free",
                 opcode.name()
@@ -345,7 +318,7 @@ impl<'bound> AdminQueue<'bound> {
                 );
             }
             Err(CommandError::Timeout) => {
-                self.health.report(Cause::CommandTimeout);
+                self.epoch.report(Cause::CommandTimeout);
                 self.report_late(
                     opcode,
                     "The device didn't send any completion",
@@ -358,12 +331,12 @@ impl<'bound> AdminQueue<'bound> {
 
         let status = AcqHeader::of(entry).status;
         if let (Ok(_), Some(submitted)) = (&result, started.traced) {
-            trace::command_completed(self.dev, opcode.name(), status, submitted.elapsed());
+            trace::command_completed(self.dev(), opcode.name(), status, submitted.elapsed());
         }
         if result.is_ok() && status == u8::from(Status::Success) {
             return Ok(());
         }
-        self.statistics.cmds_err.increment();
+        self.epoch.device.statistics.cmds_err.increment();
         result?;
         self.messages.error(fmt!(
             "Failed to process command {}({}): the device returned {} ({})",
@@ -393,19 +366,18 @@ impl<'bound> AdminQueue<'bound> {
         *slowness = Some(Slowness { since, until: now });
         drop(slowness);
         if now - since > SLOW_LIMIT {
-            self.health.report(Cause::CommandTimeout);
+            self.epoch.report(Cause::CommandTimeout);
             self.late_messages.error(fmt!(
                 "Each command of a minute took more than {SLOW_MS} ms; the admin queue is closed"
             ));
-            self.close();
+            self.in_flight.close();
         }
     }
 
-    /// Logs and counts a command that was not completed in time.
     #[cold]
     #[inline(never)]
     fn report_late(&self, opcode: Opcode, what: &str, what_now: &str) {
-        self.statistics.no_completion_cmds.increment();
+        self.epoch.device.statistics.no_completion_cmds.increment();
         self.late_messages.error(fmt!(
             "{} for admin cmd {} within {} ms. {}",
             what,
@@ -416,7 +388,6 @@ impl<'bound> AdminQueue<'bound> {
     }
 }
 
-/// A command that was submitted.
 #[must_use = "its slot is in use until the command was waited for"]
 pub(super) struct Started {
     id: u16,

@@ -3,19 +3,13 @@
 //! The two rings of the admin queue, in memory that the device accesses.
 
 use kernel::{
-    device::{
-        Bound,
-        Device, //
-    },
     prelude::*,
     sync::Arc, //
 };
 
 use super::{
-    lent::{
-        Epoch,
-        Lent, //
-    },
+    epoch::Epoch,
+    lent::Lent,
     registers::Registers, //
 };
 use crate::{
@@ -38,15 +32,12 @@ use crate::{
             Version, //
         },
     },
-    sys::{
-        dma::Entries, //
-    }, //
+    sys::dma::Entries,
 };
 
 /// Number of entries in each ring, and limit on commands in flight. Linux's C driver uses the same.
 pub(super) const DEPTH: u16 = 32;
 
-/// Binary logarithm of [`DEPTH`].
 pub(super) const DEPTH_SHIFT: u32 = DEPTH.trailing_zeros();
 
 /// First version of the admin interface whose completions have checksums.
@@ -67,15 +58,11 @@ impl<'bound> Rings<'bound> {
     /// # Errors
     ///
     /// - [`ENOMEM`] if there is no memory.
-    pub(super) fn new(
-        dev: &'bound Device<Bound>,
-        version: Version,
-        epoch: &Arc<Epoch<'bound>>,
-    ) -> Result<Self> {
+    pub(super) fn new(version: Version, epoch: &Arc<Epoch<'bound>>) -> Result<Self> {
         let protocol = Protocol::of(version);
         Ok(Self {
-            submissions: ring(dev, usize::from(DEPTH) * protocol.blocks(), epoch)?,
-            completions: ring(dev, usize::from(DEPTH), epoch)?,
+            submissions: ring(usize::from(DEPTH) * protocol.blocks(), epoch)?,
+            completions: ring(usize::from(DEPTH), epoch)?,
             protocol,
             has_checksums: version >= CHECKSUM_VERSION,
         })
@@ -105,7 +92,6 @@ impl<'bound> Rings<'bound> {
         registers.write(Register::AcqCaps, caps.into_raw());
     }
 
-    /// Writes a command as the entry `number`.
     #[inline]
     pub(super) fn submit(&self, number: u16, id: u16, request: &AqRequest) {
         let (index, phase) = (u32::from(number), phase(number));
@@ -154,11 +140,10 @@ fn phase(number: u16) -> bool {
 ///
 /// - [`ENOMEM`] if there is no memory.
 fn ring<'bound, const N: usize>(
-    dev: &'bound Device<Bound>,
     count: usize,
     epoch: &Arc<Epoch<'bound>>,
 ) -> Result<Lent<'bound, Entries<'bound, N>>> {
     // CAST: At most twice `DEPTH`.
-    let ring = Entries::zeroed(dev, count as u32)?;
+    let ring = Entries::zeroed(epoch.device.dev(), count as u32)?;
     Lent::new(epoch, &"the admin queue", Arc::new(ring, GFP_KERNEL)?)
 }

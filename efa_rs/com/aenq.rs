@@ -3,25 +3,14 @@
 //! The asynchronous event notification queue (AENQ): events that the device reports.
 
 use kernel::{
-    device::{
-        Bound,
-        Device, //
-    },
     prelude::*,
     sync::Arc, //
 };
 
 use super::{
-    health::{
-        Cause,
-        Health, //
-    },
-    lent::{
-        Epoch,
-        Lent, //
-    },
-    registers::Registers,
-    statistics::Statistics, //
+    epoch::Epoch,
+    health::Cause,
+    lent::Lent, //
 };
 use crate::{
     hw::{
@@ -53,23 +42,16 @@ use crate::{
 /// Number of entries in the ring. Linux's C driver uses the same.
 const DEPTH: u16 = 16;
 
-/// Binary logarithm of [`DEPTH`].
-const DEPTH_SHIFT: u32 = DEPTH.trailing_zeros();
-
 /// The groups of events that the driver wants, and that every device has to support.
 pub(super) const GROUPS: u32 = AenqGroup::FatalError.mask()
     | AenqGroup::Warning.mask()
     | AenqGroup::Notification.mask()
     | AenqGroup::KeepAlive.mask();
 
-/// The asynchronous event queue.
 #[pin_data]
 pub(super) struct Aenq<'bound> {
-    dev: &'bound Device<Bound>,
-    registers: Arc<Registers<'bound>>,
+    epoch: Arc<Epoch<'bound>>,
     entries: Lent<'bound, Entries<'bound, { AenqEntry::SIZE }>>,
-    health: Arc<Health>,
-    statistics: Arc<Statistics>,
     #[pin]
     messages: Limited<'bound>,
     /// Number of events consumed, which determines the next entry and its phase. Only
@@ -83,22 +65,14 @@ impl<'bound> Aenq<'bound> {
     /// # Errors
     ///
     /// - [`ENOMEM`] if there is no memory.
-    pub(super) fn new(
-        dev: &'bound Device<Bound>,
-        registers: &Arc<Registers<'bound>>,
-        epoch: &Arc<Epoch<'bound>>,
-        health: &Arc<Health>,
-        statistics: &Arc<Statistics>,
-    ) -> Result<Arc<Self>> {
+    pub(super) fn new(epoch: &Arc<Epoch<'bound>>) -> Result<Arc<Self>> {
+        let dev = epoch.device.dev();
         let entries = Arc::new(Entries::zeroed(dev, u32::from(DEPTH))?, GFP_KERNEL)?;
 
         Arc::pin_init(
             try_pin_init!(Self {
-                dev,
-                registers: registers.clone(),
+                epoch: epoch.clone(),
                 entries: Lent::new(epoch, &"the event queue", entries)?,
-                health: health.clone(),
-                statistics: statistics.clone(),
                 messages <- Limited::new(dev),
                 consumed: AtomicU32::new(0),
             }? Error),
@@ -110,25 +84,23 @@ impl<'bound> Aenq<'bound> {
     /// are enabled.
     pub(super) fn start(&self, msix_vector: u8) {
         self.entries.loan().lend_until_stop();
-        self.registers.write_address(
-            Register::AenqBaseLo,
-            Register::AenqBaseHi,
-            self.entries.dma_address(),
-        );
+        let (registers, address) = (&self.epoch.device.registers, self.entries.dma_address());
+        registers.write_address(Register::AenqBaseLo, Register::AenqBaseHi, address);
         let caps = EventRingCaps {
             depth: DEPTH,
             entry_size: AenqEntry::SIZE as u8,
             msix_vector,
         };
-        self.registers.write(Register::AenqCaps, caps.into_raw());
+        registers.write(Register::AenqCaps, caps.into_raw());
         // No event is consumed yet, so that the device may fill the whole ring.
-        self.registers.write(Register::AenqConsDb, 0);
+        registers.write(Register::AenqConsDb, 0);
     }
 
     /// Returns whether the device has written the event with this number.
     fn has(&self, number: u32) -> bool {
         let flags = self.entries.read_byte::<{ aenq::PHASE_OFFSET }>(number);
-        AenqFlags::from_raw(flags).phase == (number >> DEPTH_SHIFT & 1 == 0)
+        // Set in the first pass over the ring, and toggled each pass.
+        AenqFlags::from_raw(flags).phase == (number & u32::from(DEPTH) == 0)
     }
 
     /// Returns the number of the next event, if it has been written.
@@ -154,15 +126,17 @@ impl<'bound> Aenq<'bound> {
 
         if consumed != before {
             self.consumed.store(consumed, Relaxed);
-            self.registers.write(Register::AenqConsDb, consumed);
+            let registers = &self.epoch.device.registers;
+            registers.write(Register::AenqConsDb, consumed);
         }
     }
 
     fn handle(&self, event: &AenqEntry) {
-        trace::event(self.dev, event.group, event.syndrome);
+        let device = &self.epoch.device;
+        trace::event(device.dev(), event.group, event.syndrome);
         let group = match AenqGroup::try_from(event.group) {
             Ok(AenqGroup::KeepAlive) => {
-                self.statistics.keep_alive_rcvd.increment();
+                device.statistics.keep_alive_rcvd.increment();
                 return;
             }
             Ok(group) => group.name(),
@@ -176,7 +150,7 @@ impl<'bound> Aenq<'bound> {
         ));
         // Reported after the message, so that the log shows the cause before the effect.
         if event.group == AenqGroup::FatalError as u16 {
-            self.health.report(Cause::FatalError);
+            self.epoch.report(Cause::FatalError);
         }
     }
 }

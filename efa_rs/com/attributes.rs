@@ -17,11 +17,10 @@ use crate::{
         HwHints,
         NetworkAttr,
         QueueAttr1,
-        QueueAttr2, //
+        QueueAttr2,
+        SetFeature, //
     },
-    sys::{
-        log::Hex, //
-    },
+    sys::log::Hex,
 };
 
 /// The oldest [`DeviceAttr::admin_api_version`] that this driver supports.
@@ -55,8 +54,6 @@ pub(crate) struct Attributes {
 }
 
 impl Attributes {
-    /// Reads the attributes.
-    ///
     /// # Errors
     ///
     /// - [`EINVAL`] if the device's interface is too old, or if no memory region is possible.
@@ -140,7 +137,15 @@ impl Attributes {
             );
             return Err(EOPNOTSUPP);
         }
-        Ok(admin.set_aenq_groups(aenq::GROUPS)?)
+        let config = AenqConfig {
+            enabled_groups: aenq::GROUPS,
+            ..AenqConfig::default()
+        };
+        let command = SetFeature {
+            data: config.into_setting(),
+            ..SetFeature::default()
+        };
+        Ok(admin.set_feature(FeatureId::AenqConfig, command)?)
     }
 
     /// Returns whether the device accepts host information.
@@ -149,7 +154,6 @@ impl Attributes {
     }
 }
 
-/// Returns whether the device has a feature.
 fn supports(device: &DeviceAttr, feature: FeatureId) -> bool {
     device.supported_features & feature.mask() != 0
 }

@@ -11,43 +11,31 @@ use super::{
     admin_queue::AdminQueue,
     error::CommandError, //
 };
-use crate::{
-    hw::{
-        admin::{
-            cq::{
-                CreateCq,
-                CreateCqResponse,
-                DestroyCq, //
-            },
-            eq::{
-                CreateEq,
-                CreateEqCaps, //
-            },
-            AcqEntry,
-            AqFlags,
-            Command,
-            CtrlBuffInfo,
-            NoData,
-            Response, //
+use crate::hw::{
+    admin::{
+        cq::{
+            CreateCq,
+            CreateCqResponse,
+            DestroyCq, //
         },
-        eq::Eqe,
-        features::{
-            AenqConfig,
-            EqEvents,
-            Feature,
-            FeatureId,
-            GetFeature,
-            GetFeatureResponse,
-            SetFeature, //
-        },
-        stats::{
-            GetStats,
-            GetStatsResponse,
-            StatsScope,
-            StatsType, //
-        },
+        AcqEntry,
+        Command,
+        NoData,
+        Response, //
     },
-    sys::dma::Entries,
+    features::{
+        Feature,
+        FeatureId,
+        GetFeature,
+        GetFeatureResponse,
+        SetFeature, //
+    },
+    stats::{
+        GetStats,
+        GetStatsResponse,
+        StatsScope,
+        StatsType, //
+    },
 };
 
 impl AdminQueue<'_> {
@@ -80,47 +68,28 @@ impl AdminQueue<'_> {
     /// Creates a completion queue. Rejects a number that another queue has.
     pub(crate) fn create_cq(&self, command: &CreateCq) -> Result<CreateCqResponse, CommandError> {
         let created = self.execute(command)?;
-        if !self.cq_numbers.take(created.cq_idx) {
+        let number = usize::from(created.cq_idx);
+        let mut numbers = self.cq_numbers.lock();
+        if numbers.next_zero_bit(number) != Some(number) {
+            drop(numbers);
             // The command to destroy it would destroy the other queue with this number.
-            let number = created.cq_idx.into();
-            return Err(
-                self.report_invalid("the number of a completion queue for another one", number)
-            );
+            let what = "the number of a completion queue for another one";
+            return Err(self.report_invalid(what, created.cq_idx.into()));
         }
+        numbers.set_bit(number);
         Ok(created)
     }
 
-    /// Destroys a completion queue.
     pub(crate) fn destroy_cq(&self, cq_idx: u16) -> Result<NoData, CommandError> {
         // Released first: after the command, the device may reuse the number.
-        self.cq_numbers.release(cq_idx);
+        self.cq_numbers.lock().clear_bit(cq_idx.into());
         let result = self.execute(&DestroyCq { cq_idx });
         if result.is_err() {
-            self.cq_numbers.take(cq_idx);
+            self.cq_numbers.lock().set_bit(cq_idx.into());
         }
         result
     }
 
-    /// Creates an event queue for completions and returns its number.
-    pub(super) fn create_eq(
-        &self,
-        entries: &Entries<'_, { Eqe::SIZE }>,
-        msix_vector: u8,
-    ) -> Result<u16, CommandError> {
-        let command = CreateEq {
-            // CAST: The depth of an event queue is at most 2^15.
-            depth: entries.count() as u16,
-            msix_vector,
-            caps: CreateEqCaps {
-                entry_size_words: (Eqe::SIZE / 4) as u8,
-            },
-            base_address: entries.dma_address(),
-            events: EqEvents { completion: true },
-        };
-        self.execute(&command).map(|response| response.eqn)
-    }
-
-    /// Reads a feature.
     #[inline]
     pub(super) fn get_feature<F: Feature>(&self) -> Result<F, CommandError> {
         let response = self.read_feature(F::ID)?;
@@ -136,37 +105,13 @@ impl AdminQueue<'_> {
         self.execute_named(&command, feature.name())
     }
 
-    /// Sets which groups of asynchronous events the device reports.
-    pub(super) fn set_aenq_groups(&self, groups: u32) -> Result<(), CommandError> {
-        let config = AenqConfig {
-            enabled_groups: groups,
-            ..AenqConfig::default()
-        };
-        let feature = FeatureId::AenqConfig;
-        let command = SetFeature {
-            feature_id: feature.into(),
-            data: config.into_setting(),
-            ..SetFeature::default()
-        };
-        self.execute_named(&command, feature.name()).map(|_| ())
-    }
-
-    /// Sets the feature whose data is in a control buffer of `length` bytes at `address`.
-    pub(super) fn set_feature_from_buffer(
+    /// Sets a feature, whose data is in `command` or in a control buffer.
+    pub(super) fn set_feature(
         &self,
         feature: FeatureId,
-        address: u64,
-        length: u32,
+        mut command: SetFeature,
     ) -> Result<(), CommandError> {
-        let command = SetFeature {
-            control: AqFlags {
-                ctrl_data: true,
-                ..AqFlags::default()
-            },
-            control_buffer: CtrlBuffInfo { length, address },
-            feature_id: feature.into(),
-            ..SetFeature::default()
-        };
+        command.feature_id = feature.into();
         self.execute_named(&command, feature.name()).map(|_| ())
     }
 

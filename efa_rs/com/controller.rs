@@ -12,20 +12,26 @@ use kernel::{
     sync::{
         Arc,
         Mutex, //
+    },
+    time::{
+        Delta,
+        Instant,
+        Monotonic, //
     }, //
 };
 
 use super::{
+    admin_queue::AdminQueue,
     bound::BoundDevice,
+    epoch::{
+        Epoch,
+        Halt, //
+    },
     function::Function,
     health::{
         self,
         Cause,
         KeepAlives, //
-    },
-    lent::{
-        Epoch,
-        Halt, //
     },
     session::Session, //
 };
@@ -36,12 +42,16 @@ use crate::{
         ResetReason, //
     },
     sys::{
+        atomic::Relaxed,
         attach::Binding,
         dma,
         pci_config::Enabled,
         pci_driver::Wakers, //
     },
 };
+
+/// Limit on the start of a session: twice the longest timeout of a command.
+const START_TIMEOUT: Delta = Delta::from_millis(60_000);
 
 /// State guarded by the stop lock.
 struct Inner<'bound> {
@@ -52,7 +62,6 @@ struct Inner<'bound> {
     keep_alives: KeepAlives,
 }
 
-/// The controller of a device, which starts and halts its sessions.
 #[pin_data]
 pub(crate) struct Controller<'bound> {
     device: Arc<BoundDevice<'bound>>,
@@ -60,6 +69,9 @@ pub(crate) struct Controller<'bound> {
     /// only locks of registers, queues, interrupts, the quarantine and [`BoundDevice`].
     #[pin]
     inner: Mutex<Inner<'bound>>,
+    /// The admin queue of a session that is being started, and since when.
+    #[pin]
+    starting: Mutex<Option<(Arc<AdminQueue<'bound>>, Instant<Monotonic>)>>,
 }
 
 /// The controller of a binding, which is [retired](Controller::retire) when this is dropped.
@@ -111,12 +123,13 @@ impl<'bound> Controller<'bound> {
             pin_init!(Self {
                 device,
                 inner <- new_mutex!(inner, "efa_stop"),
+                starting <- new_mutex!(None),
             }),
             GFP_KERNEL,
         )?);
 
         controller.inner.lock().function.prepare()?;
-        let width = Caps::from_raw(controller.registers().read(Register::Caps)?).dma_addr_width;
+        let width = Caps::from_raw(controller.registers.read(Register::Caps)?).dma_addr_width;
         dma::set_address_width(pdev, width).inspect_err(|error| {
             dev_err!(
                 controller.dev(),
@@ -125,7 +138,7 @@ impl<'bound> Controller<'bound> {
                 error
             );
         })?;
-        controller.set_address_width(width);
+        controller.address_width.store(width.into(), Relaxed);
         Ok(controller)
     }
 
@@ -137,18 +150,21 @@ impl<'bound> Controller<'bound> {
     /// Those of [`Function::prepare`] and [`Session::start`].
     pub(super) fn start(self: &Arc<Self>) -> Result<Arc<Session<'bound>>> {
         self.inner.lock().function.prepare()?;
-        self.quarantine().release();
+        self.quarantine.release();
 
         let mut inner = self.inner.lock();
         // The bus may have reset or suspended the device while the lock was free.
         let version = inner.function.prepare()?;
-        let epoch = Epoch::new(self.clone(), self.quarantine())?;
-        let session = Session::start(&self.device, &mut inner.function, version, epoch);
-        self.end_start();
+        let epoch = Epoch::new(self.device.clone(), self.clone())?;
+        let session = Session::start(&epoch, &mut inner.function, version, |admin| {
+            *self.starting.lock() = Some((admin.clone(), Instant::now()));
+            self.check_access()
+        });
+        *self.starting.lock() = None;
         let session = session?;
         // From here on, `revoke` waits for the lock and halts this session.
         inner.session = Some(session.clone());
-        inner.keep_alives = KeepAlives::new(self.statistics().keep_alive_rcvd.get());
+        inner.keep_alives = KeepAlives::new(self.statistics.keep_alive_rcvd.get());
         Ok(session)
     }
 
@@ -160,7 +176,12 @@ impl<'bound> Controller<'bound> {
         } else {
             ResetReason::OsTrigger
         };
+        let mut starting = self.starting.lock();
         self.revoke_access();
+        if let Some((admin, _)) = starting.take() {
+            admin.in_flight.close();
+        }
+        drop(starting);
         let mut inner = self.inner.lock();
         if let Some(session) = inner.session.take() {
             inner.halt(&session, reason);
@@ -178,7 +199,7 @@ impl<'bound> Controller<'bound> {
 
     /// Marks the device as used or changed, so that it is reset before its next use.
     pub(super) fn needs_reset(&self) {
-        self.inner.lock().function.set_used();
+        self.inner.lock().function.is_fresh = false;
     }
 
     /// Stops the device and ends its session, like [`Halt::halt`], but not because of a fault.
@@ -194,7 +215,12 @@ impl<'bound> Controller<'bound> {
     /// The caller waits for nothing that depends on the device but registers and resets, so that a
     /// device is halted whatever other tasks wait for.
     pub(super) fn monitor(&self) {
-        self.check_start();
+        let mut starting = self.starting.lock();
+        if let Some((admin, _)) = starting.take_if(|(_, at)| at.elapsed() > START_TIMEOUT) {
+            dev_err!(self.dev(), "The device takes too long to start\n");
+            admin.in_flight.close();
+        }
+        drop(starting);
         // The lock's owner starts, resets or halts the device.
         let failed = self.inner.try_lock().and_then(|mut inner| {
             let inner = &mut *inner;
@@ -203,26 +229,27 @@ impl<'bound> Controller<'bound> {
             let fault = fault.or_else(|| inner.function.find_fault());
             if fault.is_none() {
                 session.check_interrupts();
-                session.check_flush();
+                if session.epoch().take_flush() {
+                    session.wake_waiters();
+                }
             }
             Some((session.epoch().clone(), fault?))
         });
         if let Some((epoch, cause)) = failed {
             epoch.halt(cause);
         }
-        self.wakers().monitor.wake_after(health::INTERVAL);
+        self.wakers.monitor.wake_after(health::INTERVAL);
     }
 
     /// Ends the use of the function: disables the device's DMA and frees the quarantine. There must
     /// be no session.
     pub(super) fn retire(&self) {
         self.inner.lock().function.retire();
-        self.quarantine().end();
+        self.quarantine.end();
     }
 }
 
 impl<'bound> Inner<'bound> {
-    /// Stops the device and ends a session.
     fn halt(&mut self, session: &Session<'bound>, reason: ResetReason) {
         if session.epoch().is_halted() {
             return;
@@ -250,7 +277,8 @@ impl<'bound> Halt<'bound> for Controller<'bound> {
             return;
         }
         if let Some(session) = inner.session.take() {
-            let cause = session.report(cause);
+            epoch.report(cause);
+            let cause = epoch.fault().unwrap_or(cause);
             inner.halt(&session, cause.reset_reason());
         }
     }

@@ -6,8 +6,6 @@ use kernel::prelude::*;
 
 use crate::hw::admin::Status;
 
-/// Why an admin command failed.
-///
 /// Outside of `com` each becomes an errno. For a status this is the errno of Linux's C driver.
 #[derive(Clone, Copy)]
 pub(crate) enum CommandError {

@@ -9,15 +9,13 @@ use kernel::{
 
 use super::{
     bound::BoundDevice,
-    health::{
-        self,
-        Cause, //
-    },
+    health::Cause,
     reset::reset, //
 };
 use crate::{
     hw::regs::{
         ControllerVersion,
+        DevSts,
         Register,
         ResetReason,
         Version, //
@@ -39,14 +37,17 @@ const MIN_VERSION: Version = Version { major: 0, minor: 1 };
 /// The oldest controller that this driver supports: major, minor and subminor version.
 const MIN_CONTROLLER_VERSION: (u8, u8, u8) = (0, 0, 1);
 
+/// Value read from a register if the device is gone.
+const ALL_ONES: u32 = u32::MAX;
+
 /// A PCI function. The stop lock guards it.
 pub(super) struct Function<'bound> {
     device: Arc<BoundDevice<'bound>>,
     configuration: Configuration<'bound>,
     /// The version of the admin interface, if it was read since the last reset.
     version: Option<Version>,
-    /// Whether the device was reset, and not used since.
-    is_fresh: bool,
+    /// Whether the device was reset, and not used since. If not, it is reset before its next use.
+    pub(super) is_fresh: bool,
     /// Whether the device was halted because all resets failed. It may resume DMA as soon as it is
     /// a bus master.
     is_suspect: bool,
@@ -61,16 +62,11 @@ impl<'bound> Function<'bound> {
     pub(super) fn new(device: &Arc<BoundDevice<'bound>>, was_left_halted: bool) -> Result<Self> {
         Ok(Self {
             device: device.clone(),
-            configuration: Configuration::new(device.pdev())?,
+            configuration: Configuration::new(device.pdev)?,
             version: None,
             is_fresh: false,
             is_suspect: was_left_halted,
         })
-    }
-
-    /// Marks the device as used, so that it is reset before its next use.
-    pub(super) fn set_used(&mut self) {
-        self.is_fresh = false;
     }
 
     /// Resets the device if it was used since its last reset, and returns the version of its admin
@@ -96,7 +92,7 @@ impl<'bound> Function<'bound> {
 
     /// Reads the device's versions, and returns that of its admin interface.
     fn identify(&self) -> Result<Version> {
-        let registers = self.device.registers();
+        let registers = &self.device.registers;
         let version = Version::from_raw(registers.read(Register::Version)?);
         if version < MIN_VERSION {
             dev_err!(
@@ -133,7 +129,7 @@ impl<'bound> Function<'bound> {
     /// - Those of [`reset`].
     /// - Those of `pcie_flr` if the device was halted and the FLR fails.
     fn reset(&mut self, reason: ResetReason) -> Result {
-        let pdev = self.device.pdev();
+        let pdev = self.device.pdev;
         self.configuration.restore_if_lost();
         if self.is_suspect {
             self.device.isolate();
@@ -144,7 +140,7 @@ impl<'bound> Function<'bound> {
             pci_config::function_level_reset(pdev)?;
         }
         pci_config::set_master(pdev);
-        reset(self.device.dev(), self.device.registers(), reason).inspect_err(|_| {
+        reset(self.device.dev(), &self.device.registers, reason).inspect_err(|_| {
             if self.is_suspect {
                 self.device.isolate();
             }
@@ -168,7 +164,7 @@ impl<'bound> Function<'bound> {
         self.is_fresh = false;
         match self.device.channel() {
             // A removed device does not answer. A working device may fail to answer once.
-            Channel::Works if sys::pci::is_present(self.device.pdev()) => {
+            Channel::Works if sys::pci::is_present(self.device.pdev) => {
                 for _ in 0..2 {
                     if self.reset(reason).is_ok() {
                         return true;
@@ -194,7 +190,11 @@ impl<'bound> Function<'bound> {
         if self.device.channel() == Channel::IsFrozen {
             return None;
         }
-        health::read_status(self.device.registers())
+        match self.device.registers.read(Register::DevSts) {
+            Err(_) | Ok(ALL_ONES) => Some(Cause::RegisterTimeout),
+            Ok(status) if DevSts::from_raw(status).fatal_error => Some(Cause::FatalError),
+            Ok(_) => None,
+        }
     }
 
     /// Ends the use of the function and disables the device's DMA.
@@ -202,6 +202,6 @@ impl<'bound> Function<'bound> {
         // A device that was not reset may still answer a read, and use memory in quarantine.
         self.device.isolate();
         // The core has set the mark with MSI-X. For a kernel that kexec starts, it has to be right.
-        pci_config::mark_halted(self.device.pdev(), self.is_suspect);
+        pci_config::mark_halted(self.device.pdev, self.is_suspect);
     }
 }

@@ -1,31 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Failures of a device: how they are detected and reported to recovery.
+//! Failures of a device, and how missing keep-alive events are detected.
 
 use core::mem::take;
 
-use kernel::{
-    prelude::*,
-    sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
-        Arc,
-        SetOnce, //
-    },
-    time::Delta, //
-};
+use kernel::time::Delta;
 
-use super::registers::Registers;
-use crate::{
-    hw::regs::{
-        DevSts,
-        Register,
-        ResetReason, //
-    },
-    sys::pci_driver::Wakers,
-};
+use crate::hw::regs::ResetReason;
 
 /// Interval of health checks. ENA's driver uses the same.
 pub(super) const INTERVAL: Delta = Delta::from_secs(1);
@@ -43,9 +24,6 @@ const MIN_SILENT_CHECKS: u64 = 2;
 
 /// Maximum of that number, however long the period of the events is.
 const MAX_SILENT_CHECKS: u64 = 10;
-
-/// Value read from a register if the device is gone.
-const ALL_ONES: u32 = u32::MAX;
 
 /// Reason for the reset of a device in use.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -65,17 +43,8 @@ pub(crate) enum Cause {
 }
 
 impl Cause {
-    /// All causes.
-    pub(crate) const ALL: [Self; 6] = [
-        Self::FatalError,
-        Self::CommandTimeout,
-        Self::KeepAlive,
-        Self::RegisterTimeout,
-        Self::Requested,
-        Self::MemoryHeld,
-    ];
+    pub(super) const COUNT: usize = Self::MemoryHeld as usize + 1;
 
-    /// Returns a name for messages and files.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::FatalError => "fatal_error",
@@ -95,65 +64,6 @@ impl Cause {
             Self::KeepAlive => ResetReason::KeepAliveTimeout,
             Self::Requested => ResetReason::OsTrigger,
         }
-    }
-}
-
-/// The reported faults of one session.
-pub(crate) struct Health {
-    wakers: Wakers,
-    /// The first fault.
-    cause: SetOnce<Cause>,
-    /// Whether the device has to flush work requests.
-    is_flushing: Atomic<bool>,
-}
-
-impl Health {
-    /// Creates the health of a session without faults. The first fault wakes `wakers`.
-    ///
-    /// # Errors
-    ///
-    /// - [`ENOMEM`] if there is no memory.
-    pub(super) fn new(wakers: &Wakers) -> Result<Arc<Self>> {
-        let health = Self {
-            wakers: wakers.clone(),
-            cause: SetOnce::new(),
-            is_flushing: Atomic::new(false),
-        };
-        Ok(Arc::new(health, GFP_KERNEL)?)
-    }
-
-    /// Reports a fault; later ones have no effect. May be called from interrupt handlers.
-    pub(crate) fn report(&self, cause: Cause) {
-        if self.cause.populate(cause) {
-            self.wakers.monitor.wake();
-            self.wakers.work.wake();
-        }
-    }
-
-    /// Notes that the device has to flush work requests. Kernel clients are woken within
-    /// [`INTERVAL`] to poll for them. May be called from interrupt handlers.
-    #[cfg(kverbs)]
-    pub(crate) fn expect_flush(&self) {
-        self.is_flushing.store(true, Relaxed);
-    }
-
-    /// Returns whether [`Self::expect_flush`] was called since the last call.
-    pub(super) fn take_flush(&self) -> bool {
-        self.is_flushing.xchg(false, Relaxed)
-    }
-
-    /// Returns the first fault that was reported.
-    pub(super) fn cause(&self) -> Option<Cause> {
-        self.cause.copy()
-    }
-}
-
-/// Returns the fault of a device that reports a fatal error or can't be read.
-pub(super) fn read_status(registers: &Registers<'_>) -> Option<Cause> {
-    match registers.read(Register::DevSts) {
-        Err(_) | Ok(ALL_ONES) => Some(Cause::RegisterTimeout),
-        Ok(status) if DevSts::from_raw(status).fatal_error => Some(Cause::FatalError),
-        Ok(_) => None,
     }
 }
 

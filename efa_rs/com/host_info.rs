@@ -3,7 +3,6 @@
 //! The description of the host that the driver sends to the device.
 
 use kernel::{
-    device::Bound,
     pci,
     prelude::*,
     sync::Arc, //
@@ -11,14 +10,18 @@ use kernel::{
 
 use super::{
     admin_queue::AdminQueue,
-    lent::{
-        Epoch,
-        Lent, //
-    }, //
+    lent::Lent, //
 };
 use crate::{
     hw::{
-        features::FeatureId,
+        admin::{
+            AqFlags,
+            CtrlBuffInfo, //
+        },
+        features::{
+            FeatureId,
+            SetFeature, //
+        },
         host_info::{
             Bdf,
             DriverVersion,
@@ -44,34 +47,33 @@ const BUFFER_SIZE: usize = HostInfo::SIZE.next_multiple_of(8);
 ///
 /// - [`ENOMEM`] if there is no memory.
 /// - Those of the admin command.
-pub(super) fn send<'bound>(
-    pdev: &'bound pci::Device<Bound>,
-    admin: &AdminQueue<'bound>,
-    epoch: &Arc<Epoch<'bound>>,
-) -> Result {
-    let buffer = Arc::new(
-        Entries::<BUFFER_SIZE>::zeroed(pdev.as_ref(), 1)?,
-        GFP_KERNEL,
-    )?;
+pub(super) fn send(admin: &AdminQueue<'_>) -> Result {
+    let buffer = Arc::new(Entries::<BUFFER_SIZE>::zeroed(admin.dev(), 1)?, GFP_KERNEL)?;
     let mut bytes = [0; BUFFER_SIZE];
     if let Some(info) = bytes.first_chunk_mut() {
-        *info = describe(pdev).encode();
+        *info = describe(admin.epoch.device.pdev).encode();
     }
     buffer.write(0, &bytes);
 
-    let buffer = Lent::new(epoch, &"the host information", buffer)?;
-    buffer.loan().lend(|| {
-        admin.set_feature_from_buffer(
-            FeatureId::HostInfo,
-            buffer.dma_address(),
-            HostInfo::SIZE as u32,
-        )
-    })?;
+    let buffer = Lent::new(&admin.epoch, &"the host information", buffer)?;
+    let command = SetFeature {
+        control: AqFlags {
+            ctrl_data: true,
+            ..AqFlags::default()
+        },
+        control_buffer: CtrlBuffInfo {
+            length: HostInfo::SIZE as u32,
+            address: buffer.dma_address(),
+        },
+        ..SetFeature::default()
+    };
+    buffer
+        .loan()
+        .lend(|| admin.set_feature(FeatureId::HostInfo, command))?;
     buffer.loan().mark_released();
     Ok(())
 }
 
-/// Returns the description of the host.
 fn describe(pdev: &pci::Device) -> HostInfo {
     let [devfn, bus] = pdev.dev_id().to_le_bytes();
 

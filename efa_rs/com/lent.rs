@@ -6,144 +6,22 @@ use core::ops::Deref;
 
 use kernel::{
     prelude::*,
-    sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
-        Arc, //
-    }, //
+    sync::Arc, //
 };
 
 use super::{
+    epoch::Epoch,
     error::CommandError,
-    health::Cause,
-    quarantine::{
-        Block,
-        Quarantine, //
-    }, //
+    quarantine::Block, //
 };
 use crate::{
     hw::admin::NoData,
     sys::atomic::{
         Acquire,
         AtomicBool,
-        AtomicU32,
         Release, //
     }, //
 };
-
-/// Limit on objects of one session that the device may refuse to release before it is reset. A
-/// typical program has as many of each kind.
-const MAX_REFUSED: u32 = 64;
-
-/// The device may use memory.
-const RUNNING: u32 = 0;
-/// The device is being stopped, and may use memory. It gets no more work requests.
-const CLOSED: u32 = 1;
-/// The device is no bus master, and was not reset.
-const HALTED: u32 = 2;
-/// The device was reset, or is gone.
-const STOPPED: u32 = 3;
-
-/// An object that stops a device.
-pub(super) trait Halt<'bound>: Send + Sync {
-    /// Stops the device because of `cause`, unless it was stopped in this epoch. When this returns,
-    /// it [is halted](Epoch::is_halted).
-    fn halt(&self, epoch: &Epoch<'bound>, cause: Cause);
-}
-
-/// Whether the device may use the memory of one session.
-pub(crate) struct Epoch<'bound> {
-    state: AtomicU32,
-    /// Number of objects that the device has refused to release.
-    refused: Atomic<u32>,
-    device: Arc<dyn Halt<'bound> + 'bound>,
-    quarantine: Arc<Quarantine<'bound>>,
-}
-
-impl<'bound> Epoch<'bound> {
-    /// Creates the epoch of a new session.
-    ///
-    /// # Errors
-    ///
-    /// - [`ENOMEM`] if there is no memory.
-    pub(super) fn new(
-        device: Arc<dyn Halt<'bound> + 'bound>,
-        quarantine: &Arc<Quarantine<'bound>>,
-    ) -> Result<Arc<Self>> {
-        let epoch = Self {
-            state: AtomicU32::new(RUNNING),
-            refused: Atomic::new(0),
-            device,
-            quarantine: quarantine.clone(),
-        };
-        Ok(Arc::new(epoch, GFP_KERNEL)?)
-    }
-
-    /// Notes that the device is about to be stopped.
-    pub(super) fn close(&self) {
-        self.state.store(CLOSED, Release);
-    }
-
-    /// Ends the epoch: the device was reset, or else is no longer a bus master.
-    pub(super) fn end(&self, was_reset: bool) {
-        self.state
-            .store(if was_reset { STOPPED } else { HALTED }, Release);
-    }
-
-    /// Returns whether the device can no longer use any resource of the session.
-    pub(super) fn is_stopped(&self) -> bool {
-        self.state.load(Acquire) == STOPPED
-    }
-
-    /// Returns whether the device can no longer write to memory of the session.
-    #[inline]
-    pub(crate) fn is_halted(&self) -> bool {
-        self.state.load(Acquire) >= HALTED
-    }
-
-    /// Returns whether the device accepts no work requests, as it is being stopped, or was.
-    #[inline]
-    #[cfg(kverbs)]
-    pub(crate) fn is_closed(&self) -> bool {
-        self.state.load(Acquire) != RUNNING
-    }
-
-    /// Stops the device: see [`Halt::halt`].
-    pub(crate) fn halt(&self, cause: Cause) {
-        self.device.halt(self, cause);
-    }
-
-    /// Handles the result of the command that destroys an object, which the driver drops in any
-    /// case. Halts a device that does not answer, or that has refused, or was too busy for, more
-    /// than [`MAX_REFUSED`] such commands.
-    pub(crate) fn settle(&self, result: Result<NoData, CommandError>) {
-        self.settle_by(result, Self::count_refused);
-    }
-
-    /// Like [`Self::settle`], for an object through which the device may use memory that a kernel
-    /// client frees next. A device that has not destroyed it is halted.
-    #[cfg(kverbs)]
-    pub(crate) fn settle_now(&self, result: Result<NoData, CommandError>) {
-        self.settle_by(result, |epoch| epoch.halt(Cause::MemoryHeld));
-    }
-
-    fn settle_by(&self, result: Result<NoData, CommandError>, refused: impl FnOnce(&Self)) {
-        match result {
-            Ok(NoData {}) => (),
-            Err(CommandError::Status(_) | CommandError::NoSlot) => refused(self),
-            Err(_) => self.halt(Cause::CommandTimeout),
-        }
-    }
-
-    /// Counts an object that the device has not released.
-    fn count_refused(&self) {
-        if self.refused.fetch_add(1, Relaxed) >= MAX_REFUSED {
-            self.halt(Cause::MemoryHeld);
-        }
-    }
-}
 
 /// The state of memory for the device.
 ///
@@ -162,7 +40,7 @@ impl<'bound> Loan<'bound> {
     ///
     /// - [`ENOMEM`] if there is no memory.
     pub(crate) fn new(epoch: &Arc<Epoch<'bound>>) -> Result<Self> {
-        epoch.quarantine.reserve()?;
+        epoch.device.quarantine.reserve()?;
         Ok(Self {
             is_lent: AtomicBool::new(false),
             epoch: epoch.clone(),
@@ -257,7 +135,7 @@ impl<'bound> Loan<'bound> {
         if self.is_lent.load(Acquire) && !self.epoch.is_stopped() {
             self.keep(what, reference());
         } else {
-            self.epoch.quarantine.cancel();
+            self.epoch.device.quarantine.cancel();
         }
     }
 
@@ -265,7 +143,7 @@ impl<'bound> Loan<'bound> {
     #[inline(never)]
     fn keep(&self, what: &str, memory: Block<'bound>) {
         let is_stopped = || self.epoch.is_stopped();
-        self.epoch.quarantine.keep(what, memory, &is_stopped);
+        self.epoch.device.quarantine.keep(what, memory, &is_stopped);
     }
 }
 
@@ -292,7 +170,6 @@ impl<'bound, T: Send + Sync + 'bound> Lent<'bound, T> {
         Ok(Self { memory, loan, what })
     }
 
-    /// Returns the state of the memory.
     #[inline]
     pub(crate) fn loan(&self) -> &Loan<'bound> {
         &self.loan

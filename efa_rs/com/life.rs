@@ -37,14 +37,14 @@ impl<'bound, S: Service<'bound>> Life<'bound, S> {
         Self {
             running,
             since: Instant::now(),
-            commands: session.device().statistics().completed_cmds.get(),
+            commands: session.device().statistics.completed_cmds.get(),
             session,
         }
     }
 
     /// Returns whether the device has completed any command since the service was started.
     pub(super) fn has_worked(&self) -> bool {
-        self.session.device().statistics().completed_cmds.get() != self.commands
+        self.session.device().statistics.completed_cmds.get() != self.commands
     }
 }
 

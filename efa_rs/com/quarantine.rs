@@ -25,7 +25,6 @@ use kernel::{
 use super::statistics::Statistics;
 use crate::sys::log::Limited;
 
-/// A piece of memory.
 pub(super) type Block<'bound> = Arc<dyn Send + Sync + 'bound>;
 
 /// Memory that is kept until the device has been reset, at the latest until unbind, which ends its
@@ -52,28 +51,21 @@ struct Blocks<'bound> {
 }
 
 impl<'bound> Quarantine<'bound> {
-    /// Creates an empty quarantine.
-    ///
-    /// # Errors
-    ///
-    /// - [`ENOMEM`] if there is no memory.
     pub(super) fn new(
         dev: &'bound Device<Bound>,
         statistics: &Arc<Statistics>,
-    ) -> Result<Arc<Self>> {
-        Arc::pin_init(
-            pin_init!(Self {
-                messages <- Limited::new(dev),
-                blocks <- new_mutex!(Blocks {
-                    blocks: KVVec::new(),
-                    is_over: false,
-                }),
-                taken: Atomic::new(0),
-                places: Atomic::new(0),
-                statistics: statistics.clone(),
+    ) -> impl PinInit<Self> + use<'bound> {
+        let statistics = statistics.clone();
+        pin_init!(Self {
+            messages <- Limited::new(dev),
+            blocks <- new_mutex!(Blocks {
+                blocks: KVVec::new(),
+                is_over: false,
             }),
-            GFP_KERNEL,
-        )
+            taken: Atomic::new(0),
+            places: Atomic::new(0),
+            statistics,
+        })
     }
 
     /// Reserves a place, which [`Self::keep`] uses and [`Self::cancel`] frees.
@@ -100,7 +92,6 @@ impl<'bound> Quarantine<'bound> {
         Ok(())
     }
 
-    /// Frees a place.
     pub(super) fn cancel(&self) {
         self.taken.fetch_sub(1, Relaxed);
     }

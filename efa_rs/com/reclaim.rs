@@ -18,8 +18,7 @@ use kernel::{
 use super::{
     admin_queue::AdminQueue,
     error::CommandError,
-    health::Cause,
-    lent::Epoch, //
+    health::Cause, //
 };
 use crate::{
     hw::admin::{
@@ -37,11 +36,9 @@ use crate::{
 /// Limit on regions that are set aside during a registration because they got revoked keys.
 const MAX_ASIDE: usize = 64;
 
-/// Revokes the memory regions of one session from the device.
 #[pin_data]
 pub(crate) struct Reclaim<'bound> {
     admin: Arc<AdminQueue<'bound>>,
-    epoch: Arc<Epoch<'bound>>,
     /// The remote keys of revoked regions that programs have not deregistered yet.
     #[pin]
     keys: Mutex<RBTree<u32, ()>>,
@@ -58,14 +55,10 @@ impl<'bound> Reclaim<'bound> {
     /// # Errors
     ///
     /// - [`ENOMEM`] if there is no memory.
-    pub(super) fn new(
-        admin: &Arc<AdminQueue<'bound>>,
-        epoch: &Arc<Epoch<'bound>>,
-    ) -> Result<Arc<Self>> {
+    pub(super) fn new(admin: &Arc<AdminQueue<'bound>>) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
                 admin: admin.clone(),
-                epoch: epoch.clone(),
                 keys <- new_mutex!(RBTree::new()),
                 revoked: AtomicU32::new(0),
             }),
@@ -84,7 +77,7 @@ impl<'bound> Reclaim<'bound> {
 
     /// Revokes all memory from the device by halting it.
     pub(crate) fn halt_device(&self) {
-        self.epoch.halt(Cause::MemoryHeld);
+        self.admin.epoch.halt(Cause::MemoryHeld);
     }
 
     /// Bars the remote key of a revoked region from reuse until [`Self::forget`].

@@ -92,7 +92,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         service: S,
         is_automatic: bool,
     ) -> Result<impl PinInit<Self, Error> + use<'bound, S>> {
-        let report = Report::new(controller.statistics())?;
+        let report = Report::new(&controller.statistics)?;
         let file = report::create_file(controller.dev().name(), &report);
         Ok(try_pin_init!(Self {
             controller,
@@ -120,7 +120,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         let life = self.begin()?;
         self.change(&mut self.inner.lock(), State::Up(life));
         // It may have failed meanwhile.
-        self.controller.wakers().work.wake();
+        self.controller.wakers.work.wake();
         Ok(())
     }
 
@@ -153,7 +153,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         let mut inner = self.inner.lock();
         match &inner.state {
             State::Up(_) => {
-                self.report.note(self.controller.pdev(), Cause::Requested);
+                self.report.note(self.controller.pdev, Cause::Requested);
                 if let State::Up(life) = self.change(&mut inner, State::Paused) {
                     inner.ended = Some(life);
                 }
@@ -237,7 +237,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         let inner = self.inner.lock();
         self.settled.reinit();
         drop(inner);
-        self.controller.wakers().work.wake();
+        self.controller.wakers.work.wake();
         loop {
             let left = deadline - Instant::now();
             if left <= Delta::ZERO || self.settled.wait_timeout(to_jiffies(left)) == 0 {
@@ -272,7 +272,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
             running, session, ..
         } = life;
         if session.epoch().is_stopped() {
-            self.controller.quarantine().release();
+            self.controller.quarantine.release();
         }
         drop(running);
         self.release(session);
@@ -296,7 +296,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         let State::Up(life) = &inner.state else {
             return;
         };
-        let Some(cause) = life.session.fault() else {
+        let Some(cause) = life.session.epoch().fault() else {
             return;
         };
         let (since, has_worked) = (life.since, life.has_worked());
@@ -311,7 +311,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         } else {
             inner.backoff.next().ok_or("it fails after each restart")
         };
-        self.report.note(self.controller.pdev(), cause);
+        self.report.note(self.controller.pdev, cause);
         let state = match next {
             Ok(at) => State::Resetting(at),
             Err(_) => State::Failed,
@@ -330,7 +330,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
 
     /// Restarts the device if that is due, or schedules the next attempt.
     fn try_restart(&self) {
-        let waker = &self.controller.wakers().work;
+        let waker = &self.controller.wakers.work;
         loop {
             let mut inner = self.inner.lock();
             let State::Resetting(at) = inner.state else {
@@ -363,14 +363,14 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         let error = match result {
             Ok(life) if is_due && !life.session.epoch().is_halted() => {
                 self.change(&mut inner, State::Up(life));
-                let pdev = self.controller.pdev();
+                let pdev = self.controller.pdev;
                 return report::announce(pdev, c"EFA_EVENT=recovered", cause);
             }
             Ok(life) => {
                 drop(inner);
                 // A kernel client that was added may have met a fault. Otherwise the bus has paused
                 // the device meanwhile, and may have restored it.
-                let has_failed = life.session.fault().is_some();
+                let has_failed = life.session.epoch().fault().is_some();
                 self.end(life);
                 if !has_failed {
                     return;
@@ -423,7 +423,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         }
         self.controller.isolate();
         drop(inner);
-        report::announce(self.controller.pdev(), c"EFA_EVENT=failed", cause);
+        report::announce(self.controller.pdev, c"EFA_EVENT=failed", cause);
         dev_err!(
             self.controller.dev(),
             "Given up, as {}: to retry, write 1 to 'reset' in sysfs, or bind the device again\n",

@@ -14,10 +14,7 @@ use kernel::{
     new_mutex,
     pci::Bar,
     prelude::*,
-    sync::{
-        Arc,
-        Mutex, //
-    },
+    sync::Mutex,
     time::Delta, //
 };
 
@@ -55,8 +52,6 @@ const MAX_READ_TIMEOUT_US: u32 = 1_000_000;
 /// Interval at which the response is polled.
 const READ_POLL_INTERVAL: Delta = Delta::from_micros(10);
 
-/// The registers of a device.
-///
 /// The device does not answer reads by MMIO. A read names a register and a request id; the device
 /// writes both and the value to host memory whose address it was given.
 #[pin_data]
@@ -69,7 +64,6 @@ pub(crate) struct Registers<'bound> {
     reader: Mutex<Reader<'bound>>,
 }
 
-/// State of the read protocol.
 struct Reader<'bound> {
     response: Entries<'bound, { ReadlessResponse::SIZE }>,
     request_id: u16,
@@ -84,20 +78,17 @@ impl<'bound> Registers<'bound> {
     pub(super) fn new(
         dev: &'bound Device<Bound>,
         bar: Bar<'bound, REGISTERS_SIZE>,
-    ) -> Result<Arc<Self>> {
+    ) -> Result<impl PinInit<Self> + use<'bound>> {
         let response = Entries::zeroed(dev, 1)?;
-        Arc::pin_init(
-            pin_init!(Self {
-                bar,
-                read_timeout_us: AtomicU32::new(READ_TIMEOUT_US),
-                messages <- Limited::new(dev),
-                reader <- new_mutex!(Reader {
-                    response,
-                    request_id: 0,
-                }),
+        Ok(pin_init!(Self {
+            bar,
+            read_timeout_us: AtomicU32::new(READ_TIMEOUT_US),
+            messages <- Limited::new(dev),
+            reader <- new_mutex!(Reader {
+                response,
+                request_id: 0,
             }),
-            GFP_KERNEL,
-        )
+        }))
     }
 
     /// Writes the address for read responses to the device, which loses it during a reset.
@@ -131,8 +122,6 @@ impl<'bound> Registers<'bound> {
         self.write(hi, high(address));
     }
 
-    /// Reads a register.
-    ///
     /// # Errors
     ///
     /// - [`ETIME`] if the device does not answer.

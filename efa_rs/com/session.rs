@@ -18,6 +18,7 @@ use super::{
     ah_cache::AhCache,
     attributes::Attributes,
     bound::BoundDevice,
+    epoch::Epoch,
     event_queue::{
         self,
         EventQueue,
@@ -26,11 +27,9 @@ use super::{
     function::Function,
     health::{
         Cause,
-        Health,
         KeepAlives, //
     },
     host_info,
-    lent::Epoch,
     reclaim::Reclaim, //
 };
 use crate::{
@@ -59,27 +58,23 @@ const MANAGEMENT_VECTOR: u8 = 0;
 /// it: commands then fail, and memory was freed or is in quarantine.
 pub(crate) struct Session<'bound> {
     // Dropped first, as the handlers use the fields below.
-    management: irq::Registration<'bound>,
+    irq: irq::Registration<'bound>,
     event_queues: KVec<EventQueue<'bound>>,
-    admin: Arc<AdminQueue<'bound>>,
-    aenq: Arc<Aenq<'bound>>,
+    management: Management<'bound>,
     ah_cache: Arc<AhCache<'bound>>,
     attributes: Attributes,
-    health: Arc<Health>,
-    epoch: Arc<Epoch<'bound>>,
     reclaim: Arc<Reclaim<'bound>>,
-    device: Arc<BoundDevice<'bound>>,
 }
 
 /// An attempt to start a session. If it has failed, its drop stops the device.
 struct Attempt<'a, 'bound> {
     function: &'a mut Function<'bound>,
-    epoch: Option<Arc<Epoch<'bound>>>,
+    epoch: Option<&'a Epoch<'bound>>,
 }
 
 impl Drop for Attempt<'_, '_> {
     fn drop(&mut self) {
-        if let Some(epoch) = &self.epoch {
+        if let Some(epoch) = self.epoch {
             epoch.end(self.function.stop(ResetReason::InitError));
         }
     }
@@ -97,93 +92,89 @@ impl<'bound> Session<'bound> {
     /// - [`ETIME`] if the device does not answer.
     /// - [`ENOMEM`] if there is no memory.
     pub(super) fn start(
-        device: &Arc<BoundDevice<'bound>>,
+        epoch: &Arc<Epoch<'bound>>,
         function: &mut Function<'bound>,
         version: Version,
-        epoch: Arc<Epoch<'bound>>,
+        begin: impl FnOnce(&Arc<AdminQueue<'bound>>) -> Result,
     ) -> Result<Arc<Self>> {
-        let dev = device.dev();
-        let (registers, statistics) = (device.registers(), device.statistics());
+        let device = &epoch.device;
         check_status(device)?;
-        let caps = Caps::from_raw(registers.read(Register::Caps)?);
+        let caps = Caps::from_raw(device.registers.read(Register::Caps)?);
         let vectors = allocate_vectors(device)?;
 
-        let health = Health::new(device.wakers())?;
-        let admin = AdminQueue::new(dev, registers, version, caps, &epoch, &health, statistics)?;
-        let aenq = Aenq::new(dev, registers, &epoch, &health, statistics)?;
+        let management = Management {
+            admin: AdminQueue::new(version, caps, epoch.clone())?,
+            aenq: Aenq::new(epoch)?,
+        };
+        let admin = &management.admin;
 
         // Dropped before the rings, which the device uses from here on, and after the interrupts.
-        function.set_used();
+        function.is_fresh = false;
         let mut attempt = Attempt {
             function,
-            epoch: Some(epoch.clone()),
+            epoch: Some(epoch),
         };
-        device.begin_start(&admin)?;
+        begin(admin)?;
         admin.start(MANAGEMENT_VECTOR);
-        aenq.start(MANAGEMENT_VECTOR);
-        let management = request_management(device, &vectors, &admin, &aenq)?;
-        admin.unmask_interrupts();
+        management.aenq.start(MANAGEMENT_VECTOR);
+        let irq = irq::Registration::new(
+            device.binding,
+            &vectors,
+            MANAGEMENT_VECTOR,
+            fmt!("efa-mgmnt@pci:{}", device.dev().name()),
+            0,
+            management.clone(),
+        )
+        .inspect_err(|error| {
+            let what = "The management interrupt could not be requested";
+            log::failed(device.dev(), what, error);
+        })?;
+        admin.mask_interrupts(false);
 
-        let attributes = read_attributes(device, &admin)?;
-        let parts = event_queue::Parts {
-            device,
-            admin: &admin,
-            epoch: &epoch,
-            vectors: &vectors,
-        };
-        let event_queues = create_event_queues(&parts, &attributes)?;
-        let ah_cache = AhCache::new(&admin)?;
+        let attributes = Attributes::read(admin)?;
+        let hints = &attributes.hints;
+        device.registers.set_read_timeout(hints.mmio_read_timeout);
+        admin.set_completion_timeout(hints.admin_completion_timeout);
+        attributes.enable_events(admin)?;
+        let event_queues = create_event_queues(admin, &vectors, &attributes)?;
+        let ah_cache = AhCache::new(admin)?;
 
         if attributes.takes_host_info() {
             // The driver works without it.
-            let _ = host_info::send(device.pdev(), &admin, &epoch);
+            let _ = host_info::send(admin);
         }
         let session = Self {
-            management,
+            irq,
             event_queues,
             ah_cache,
-            aenq,
             attributes,
-            health,
-            reclaim: Reclaim::new(&admin, &epoch)?,
-            admin,
-            epoch,
-            device: device.clone(),
+            reclaim: Reclaim::new(admin)?,
+            management,
         };
         let session = Arc::new(session, GFP_KERNEL)?;
         attempt.epoch = None;
         Ok(session)
     }
 
-    /// Returns the bound device.
     pub(crate) fn device(&self) -> &BoundDevice<'bound> {
-        &self.device
+        &self.epoch().device
     }
 
-    /// Returns the admin queue.
     pub(crate) fn admin(&self) -> &AdminQueue<'bound> {
-        &self.admin
+        &self.management.admin
     }
 
-    /// Returns the cache of the device's address handles.
     pub(crate) fn ah_cache(&self) -> &AhCache<'bound> {
         &self.ah_cache
     }
 
-    /// Returns the attributes of the device.
     pub(crate) fn attributes(&self) -> &Attributes {
         &self.attributes
     }
 
     /// Returns the epoch, which states whether the device may use the memory of this session.
     pub(crate) fn epoch(&self) -> &Arc<Epoch<'bound>> {
-        &self.epoch
-    }
-
-    /// Returns the session's health, to report faults.
-    #[cfg(kverbs)]
-    pub(crate) fn health(&self) -> &Arc<Health> {
-        &self.health
+        &self.admin().epoch
     }
 
     /// Returns the object that revokes memory from the device.
@@ -196,63 +187,40 @@ impl<'bound> Session<'bound> {
         self.event_queues.get(comp_vector).map(EventQueue::target)
     }
 
-    /// Returns the number of event queues.
     pub(crate) fn event_queues(&self) -> usize {
         self.event_queues.len()
     }
 
-    /// Returns the reported fault, if any.
-    pub(super) fn fault(&self) -> Option<Cause> {
-        self.health.cause()
-    }
-
     /// Returns the reported fault, if any, or a fault because keep-alive events are missing.
     pub(super) fn find_fault(&self, keep_alives: &mut KeepAlives) -> Option<Cause> {
-        let received = self.device.statistics().keep_alive_rcvd.get();
+        let received = self.device().statistics.keep_alive_rcvd.get();
         let hint = self.attributes.hints.driver_watchdog_timeout;
         let are_missing = keep_alives.check(received, hint);
-        self.fault().or(are_missing.then_some(Cause::KeepAlive))
-    }
-
-    /// Reports a fault. Returns the first one of the session.
-    pub(super) fn report(&self, cause: Cause) -> Cause {
-        self.health.report(cause);
-        self.health.cause().unwrap_or(cause)
+        self.epoch()
+            .fault()
+            .or(are_missing.then_some(Cause::KeepAlive))
     }
 
     /// Handles events whose interrupt was lost, and counts these interrupts. The device must be
     /// running.
     pub(super) fn check_interrupts(&self) {
-        let management = self.management.check(self.aenq.pending(), || {
-            self.admin.handle_completions();
-            self.aenq.handle_events();
-        });
-        let lost = usize::from(management)
-            + self
-                .event_queues
-                .iter()
-                .filter(|queue| queue.check())
-                .count();
+        let pending = self.management.aenq.pending();
+        let is_lost = self.irq.check(pending, || self.management.handle_all());
+        let queues = self.event_queues.iter();
+        let lost = usize::from(is_lost) + queues.filter(|queue| queue.check()).count();
         if lost != 0 {
-            self.device.statistics().lost_interrupts.add(lost as u64);
+            self.device().statistics.lost_interrupts.add(lost as u64);
             let message = "An interrupt was lost; its events were handled without it";
-            self.device.messages().warning(fmt!("{message}"));
-        }
-    }
-
-    /// Wakes all clients that wait for completions if the device has to flush work requests.
-    pub(super) fn check_flush(&self) {
-        if self.health.take_flush() {
-            self.wake_waiters();
+            self.device().messages.warning(fmt!("{message}"));
         }
     }
 
     /// Aborts all commands and disables the interrupts. The device still has to be stopped.
     pub(super) fn close(&self) {
-        self.admin.close();
-        self.management.disable();
+        self.admin().in_flight.close();
+        self.irq.disable();
         for queue in &self.event_queues {
-            queue.disable_irq();
+            queue.irq.disable();
         }
     }
 
@@ -271,7 +239,7 @@ impl<'bound> Session<'bound> {
 /// - [`ENODEV`] if it is not ready, or has failed.
 /// - Those of [`Registers::read`](super::registers::Registers::read).
 fn check_status(device: &BoundDevice<'_>) -> Result {
-    let status = DevSts::from_raw(device.registers().read(Register::DevSts)?);
+    let status = DevSts::from_raw(device.registers.read(Register::DevSts)?);
     if status.ready && !status.fatal_error {
         return Ok(());
     }
@@ -283,41 +251,12 @@ fn check_status(device: &BoundDevice<'_>) -> Result {
     Err(ENODEV)
 }
 
-/// Requests the interrupt of the management vector.
-///
-/// # Errors
-///
-/// Those of [`irq::Registration::new`].
-fn request_management<'bound>(
-    device: &BoundDevice<'bound>,
-    vectors: &irq::Vectors<'bound>,
-    admin: &Arc<AdminQueue<'bound>>,
-    aenq: &Arc<Aenq<'bound>>,
-) -> Result<irq::Registration<'bound>> {
-    let handler = ManagementHandler {
-        admin: admin.clone(),
-        aenq: aenq.clone(),
-    };
-    irq::Registration::new(
-        device.binding(),
-        vectors,
-        MANAGEMENT_VECTOR,
-        fmt!("efa-mgmnt@pci:{}", device.dev().name()),
-        0,
-        handler,
-    )
-    .inspect_err(|error| {
-        let what = "The management interrupt could not be requested";
-        log::failed(device.dev(), what, error);
-    })
-}
-
 /// Allocates a vector for management and one per online CPU, or fewer if not all are available.
 fn allocate_vectors<'bound>(device: &BoundDevice<'bound>) -> Result<irq::Vectors<'bound>> {
     let wanted = sys::system::online_cpus().saturating_add(1);
     let types = IrqTypes::default().with(IrqType::MsiX);
     let vectors = device
-        .pdev()
+        .pdev
         .alloc_irq_vectors(1, wanted, types)
         .map_err(|error| {
             log::failed(device.dev(), "Failed to enable MSI-X", &error);
@@ -326,52 +265,44 @@ fn allocate_vectors<'bound>(device: &BoundDevice<'bound>) -> Result<irq::Vectors
     Ok(Arc::new(vectors, GFP_KERNEL)?)
 }
 
-/// Reads the attributes, applies the device's hints, and enables asynchronous events.
-///
-/// # Errors
-///
-/// Those of [`Attributes::read`] and [`Attributes::enable_events`].
-fn read_attributes<'bound>(
-    device: &BoundDevice<'bound>,
-    admin: &AdminQueue<'bound>,
-) -> Result<Attributes> {
-    let attributes = Attributes::read(admin)?;
-    let hints = &attributes.hints;
-    device.registers().set_read_timeout(hints.mmio_read_timeout);
-    admin.set_completion_timeout(hints.admin_completion_timeout);
-    attributes.enable_events(admin)?;
-    Ok(attributes)
-}
-
 /// Creates an event queue for each remaining vector, up to the limit of the device.
 fn create_event_queues<'bound>(
-    parts: &event_queue::Parts<'_, 'bound>,
+    admin: &AdminQueue<'bound>,
+    vectors: &irq::Vectors<'bound>,
     attributes: &Attributes,
 ) -> Result<KVec<EventQueue<'bound>>> {
     let depth = event_queue::usable_depth(attributes.event_queues.max_eq_depth);
-    let vectors = parts.vectors.len().min(u8::MAX.into());
     let count = vectors
+        .len()
+        .min(u8::MAX.into())
         .saturating_sub(1)
         .min(attributes.event_queues.max_eq as usize);
 
     let mut queues = KVec::with_capacity(count, GFP_KERNEL)?;
     for vector in (1u8..).take(count) {
-        queues.push(EventQueue::new(parts, vector, depth)?, GFP_KERNEL)?;
+        queues.push(EventQueue::new(admin, vectors, vector, depth)?, GFP_KERNEL)?;
     }
     Ok(queues)
 }
 
-/// The handler of the management interrupt.
-struct ManagementHandler<'bound> {
+/// The two queues of the management interrupt.
+#[derive(Clone)]
+struct Management<'bound> {
     admin: Arc<AdminQueue<'bound>>,
     aenq: Arc<Aenq<'bound>>,
 }
 
-#[vtable]
-impl irq::Handler for ManagementHandler<'_> {
-    fn handle(&self) -> ThreadedIrqReturn {
-        self.admin.handle_completions();
+impl Management<'_> {
+    fn handle_all(&self) {
+        self.admin.in_flight.handle_completions();
         self.aenq.handle_events();
+    }
+}
+
+#[vtable]
+impl irq::Handler for Management<'_> {
+    fn handle(&self) -> ThreadedIrqReturn {
+        self.handle_all();
         ThreadedIrqReturn::Handled
     }
 }

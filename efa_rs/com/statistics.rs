@@ -20,19 +20,16 @@ impl Default for Counter {
 }
 
 impl Counter {
-    /// Adds one.
     #[inline]
     pub(crate) fn increment(&self) {
         self.add(1);
     }
 
-    /// Adds `count`.
     #[inline]
     pub(super) fn add(&self, count: u64) {
         self.0.add(count, Relaxed);
     }
 
-    /// Returns the count.
     #[inline]
     pub(crate) fn get(&self) -> u64 {
         atomic::read(&self.0)
@@ -60,36 +57,31 @@ pub(crate) struct Statistics {
     pub(super) quarantined: Counter,
     /// Pieces of memory that were released from quarantine.
     pub(super) released: Counter,
-    /// Resets of the device in use, by the index of their cause in [`Cause::ALL`].
-    resets: [Counter; Cause::ALL.len()],
+    /// Resets of the device in use, by their cause.
+    resets: [Counter; Cause::COUNT],
 }
 
 impl Statistics {
-    /// Counts a reset of the device in use.
     pub(super) fn count_reset(&self, cause: Cause) {
         if let Some(counter) = self.resets.get(cause as usize) {
             counter.increment();
         }
     }
 
-    /// Returns the number of resets for this cause.
     pub(crate) fn resets(&self, cause: Cause) -> u64 {
         self.resets.get(cause as usize).map_or(0, Counter::get)
     }
 
-    /// Returns the number of all resets.
     pub(crate) fn all_resets(&self) -> u64 {
         self.resets.iter().map(Counter::get).sum()
     }
 
-    /// Returns the number of commands in flight.
     pub(super) fn in_flight(&self) -> u64 {
         // The ended commands are read first, so that they do not exceed the submitted ones.
         let ended = self.completed_cmds.get() + self.abandoned_cmds.get();
         self.submitted_cmds.get().saturating_sub(ended)
     }
 
-    /// Returns the number of pieces of memory in quarantine.
     pub(super) fn in_quarantine(&self) -> u64 {
         let released = self.released.get();
         self.quarantined.get().saturating_sub(released)

@@ -36,7 +36,6 @@ pub(crate) struct Subscribers {
 }
 
 impl Subscribers {
-    /// Creates an empty set.
     pub(super) fn new() -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
@@ -112,7 +111,6 @@ pub(crate) struct Subscription {
     place: usize,
 }
 
-/// Returns the address of a handler.
 fn place_of(handler: &Arc<dyn CompletionHandler>) -> usize {
     Arc::as_ptr(handler).cast::<()>().addr()
 }

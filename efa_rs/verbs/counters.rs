@@ -75,7 +75,7 @@ pub(super) const PORT: &[CounterDesc] = &[
 
 /// Reads the counters of the device, which the driver keeps itself.
 pub(super) fn read_device(efa: &Efa<'_>, values: &mut [u64]) -> Result {
-    let statistics = efa.session.device().statistics();
+    let statistics = &efa.session.device().statistics;
     let errors = &efa.errors;
 
     let values: &mut [u64; DEVICE.len()] = values.first_chunk_mut().ok_or(EINVAL)?;

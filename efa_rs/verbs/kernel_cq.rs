@@ -32,7 +32,6 @@ use crate::{
         Cause,
         CompletionHandler,
         Epoch,
-        Health,
         Lent,
         Session, //
     },
@@ -90,7 +89,6 @@ pub(super) struct KernelCq<'a> {
     doorbell: SetOnce<Doorbell<'a>>,
     notifier: Option<Deferred<Notifier>>,
     epoch: Arc<Epoch<'a>>,
-    health: Arc<Health>,
 }
 
 /// Forwards events of the device to a client that has requested one.
@@ -176,7 +174,6 @@ impl<'a> KernelCq<'a> {
                 doorbell: SetOnce::new(),
                 notifier,
                 epoch: session.epoch().clone(),
-                health: session.health().clone(),
             }),
             GFP_KERNEL,
         )
@@ -231,7 +228,7 @@ impl<'a> KernelCq<'a> {
                 attached.flushing_since = Some(Instant::now());
                 polled.is_flushing = true;
                 // If the client requests an event only later, `arm` repeats this.
-                self.health.expect_flush();
+                self.epoch.expect_flush();
             }
         });
     }
@@ -286,7 +283,7 @@ impl<'a> KernelCq<'a> {
         if self.epoch.is_halted() {
             polled.flush_all(completions);
         } else if polled.is_flushing && polled.flush(completions) {
-            self.health.report(Cause::MemoryHeld);
+            self.epoch.report(Cause::MemoryHeld);
         }
     }
 
@@ -330,7 +327,7 @@ impl<'a> KernelCq<'a> {
             // Orders the request before the client's next poll. Pairs with that in `wake`.
             smp_mb(Full);
             if polled.is_flushing {
-                self.health.expect_flush();
+                self.epoch.expect_flush();
             }
             if self.epoch.is_closed() {
                 // The bus may have the function. The client polls what is flushed.
