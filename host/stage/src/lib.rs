@@ -30,7 +30,10 @@ pub fn module(folder: &str, root: &str, cfgs: &[&str]) {
     let bindings = env::var(BINDINGS)
         .unwrap_or_else(|_| panic!("{BINDINGS} names bindgen's output: see host/README.md"));
     println!("cargo::rerun-if-env-changed={BINDINGS}");
-    println!("cargo::rerun-if-changed={}", folder.join(root).display());
+    // All files of `sys` are linked one by one.
+    for source in [root, "sys"] {
+        println!("cargo::rerun-if-changed={}", folder.join(source).display());
+    }
     println!("cargo::rustc-cfg=MODULE");
     for cfg in cfgs {
         println!("cargo::rustc-cfg={cfg}");
