@@ -66,7 +66,7 @@ struct Inner<'bound> {
 pub(crate) struct Controller<'bound> {
     device: Arc<BoundDevice<'bound>>,
     /// The stop lock: held while the device is reset, halted or started. Under it the driver takes
-    /// only locks of registers, queues, interrupts, the quarantine and [`BoundDevice`].
+    /// only locks of registers, queues, interrupts, the quarantine and `starting`.
     #[pin]
     inner: Mutex<Inner<'bound>>,
     /// The admin queue of a session that is being started, and since when.

@@ -137,6 +137,7 @@ impl<'bound> Epoch<'bound> {
         self.is_flushing.xchg(false, Relaxed)
     }
 
+    /// Stops the device: see [`Halt::halt`].
     pub(crate) fn halt(&self, cause: Cause) {
         self.controller.halt(self, cause);
     }

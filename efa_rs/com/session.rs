@@ -81,7 +81,8 @@ impl Drop for Attempt<'_, '_> {
 }
 
 impl<'bound> Session<'bound> {
-    /// Starts a session with a device that was just reset and has admin interface `version`.
+    /// Starts a session with a device that was just reset and has admin interface `version`. Calls
+    /// `begin` before the device gets the admin queue.
     ///
     /// # Errors
     ///
