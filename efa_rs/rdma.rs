@@ -87,10 +87,7 @@ pub(crate) use self::{
         CompletionCounter,
         QpAttachOps, //
     },
-    context::{
-        Context,
-        Ucontext, //
-    },
+    context::Ucontext,
     counters::CounterDesc,
     cq::{
         CompletionQueue,
@@ -100,7 +97,10 @@ pub(crate) use self::{
     details::Details,
     device::Device,
     home::Home,
-    mmap::Mapping,
+    mmap::{
+        Context,
+        Mapping, //
+    },
     mr::{
         MemoryRegion,
         NewMr, //

@@ -11,7 +11,10 @@ use kernel::{
 use super::{
     attr::Gid,
     device::Device,
-    object::core_object,
+    object::{
+        core_object,
+        ObjectOf, //
+    },
     ops::Ops,
     provider::Provider,
     udata::Udata, //
@@ -57,11 +60,20 @@ pub(crate) trait AddressHandle<'a, P: Provider>: Sized + Send + Sync {
 
 core_object!(ib_ah, AddressHandle, P::Ah<'a>, ());
 
+/// Adds the callbacks of address handles to the table of a provider.
+pub(super) const fn add_ops<P: Provider>(ops: &mut ffi::ib_device_ops) {
+    ops.size_ib_ah = ObjectOf::<P, ffi::ib_ah>::SIZE;
+    if P::Ah::HAS_CREATE {
+        ops.create_user_ah = Some(Ops::<P>::create_ah);
+        ops.destroy_ah = Some(Ops::<P>::destroy_ah);
+    }
+}
+
 impl<P: Provider> Ops<P> {
     /// Creates an address handle.
     ///
     /// `udata` may be null.
-    pub(super) unsafe extern "C" fn create_ah(
+    unsafe extern "C" fn create_ah(
         ah: *mut ffi::ib_ah,
         init_attr: *mut ffi::rdma_ah_init_attr,
         udata: *mut ffi::ib_udata,
@@ -84,7 +96,7 @@ impl<P: Provider> Ops<P> {
     }
 
     /// Destroys an address handle, unless the caller can't sleep.
-    pub(super) unsafe extern "C" fn destroy_ah(ah: *mut ffi::ib_ah, flags: u32) -> c_int {
+    unsafe extern "C" fn destroy_ah(ah: *mut ffi::ib_ah, flags: u32) -> c_int {
         if flags & ffi::rdma_destroy_ah_flags_RDMA_DESTROY_AH_SLEEPABLE == 0 {
             return EOPNOTSUPP.to_errno();
         }

@@ -12,7 +12,10 @@ use kernel::{
 
 use super::{
     device::Device,
-    object::core_object,
+    object::{
+        core_object,
+        ObjectOf, //
+    },
     ops::Ops,
     provider::Provider,
     udata::Udata,
@@ -202,9 +205,21 @@ pub(crate) trait CompletionCounter<'a, P: Provider>: Sized + Send + Sync {
 
 core_object!(ib_comp_cntr, CompletionCounter, P::CompCntr<'a>, ());
 
+/// Adds the callbacks of completion counters to the table of a provider.
+pub(super) const fn add_ops<P: Provider>(ops: &mut ffi::ib_device_ops) {
+    ops.size_ib_comp_cntr = ObjectOf::<P, ffi::ib_comp_cntr>::SIZE;
+    if P::CompCntr::HAS_CREATE {
+        ops.query_comp_cntr_caps = Some(Ops::<P>::query_comp_cntr_caps);
+        ops.create_comp_cntr = Some(Ops::<P>::create_comp_cntr);
+        ops.modify_comp_cntr = Some(Ops::<P>::modify_comp_cntr);
+        ops.qp_attach_comp_cntr = Some(Ops::<P>::qp_attach_comp_cntr);
+        ops.destroy_comp_cntr = Some(Ops::<P>::destroy_comp_cntr);
+    }
+}
+
 impl<P: Provider> Ops<P> {
     /// Returns the capabilities of completion counters.
-    pub(super) unsafe extern "C" fn query_comp_cntr_caps(
+    unsafe extern "C" fn query_comp_cntr_caps(
         device: *mut ffi::ib_device,
         caps: *mut ffi::ib_comp_cntr_caps,
         _attrs: *mut ffi::uverbs_attr_bundle,
@@ -220,7 +235,7 @@ impl<P: Provider> Ops<P> {
     }
 
     /// Creates a completion counter.
-    pub(super) unsafe extern "C" fn create_comp_cntr(
+    unsafe extern "C" fn create_comp_cntr(
         counter: *mut ffi::ib_comp_cntr,
         attrs: *mut ffi::uverbs_attr_bundle,
     ) -> c_int {
@@ -245,7 +260,7 @@ impl<P: Provider> Ops<P> {
     }
 
     /// Changes a value of a completion counter.
-    pub(super) unsafe extern "C" fn modify_comp_cntr(
+    unsafe extern "C" fn modify_comp_cntr(
         counter: *mut ffi::ib_comp_cntr,
         entry: ffi::ib_comp_cntr_entry,
         op: ffi::ib_comp_cntr_modify_op,
@@ -262,7 +277,7 @@ impl<P: Provider> Ops<P> {
     }
 
     /// Attaches a completion counter to a queue pair.
-    pub(super) unsafe extern "C" fn qp_attach_comp_cntr(
+    unsafe extern "C" fn qp_attach_comp_cntr(
         qp: *mut ffi::ib_qp,
         counter: *mut ffi::ib_comp_cntr,
         attr: *mut ffi::ib_qp_attach_comp_cntr_attr,
@@ -277,7 +292,7 @@ impl<P: Provider> Ops<P> {
     }
 
     /// Destroys a completion counter.
-    pub(super) unsafe extern "C" fn destroy_comp_cntr(counter: *mut ffi::ib_comp_cntr) -> c_int {
+    unsafe extern "C" fn destroy_comp_cntr(counter: *mut ffi::ib_comp_cntr) -> c_int {
         // SAFETY: By the contract, `create_comp_cntr` has created the counter.
         let (data, device) = unsafe { Self::object(counter) };
         data.destroy(device);

@@ -66,16 +66,29 @@ unsafe fn values<'s>(stats: *mut ffi::rdma_hw_stats) -> &'s mut [u64] {
     unsafe { core::slice::from_raw_parts_mut(first.cast(), usize::try_from(count).unwrap_or(0)) }
 }
 
+/// Adds the callbacks of counters to the table of a provider.
+pub(super) const fn add_ops<P: Provider>(ops: &mut ffi::ib_device_ops) {
+    if P::HAS_READ_DEVICE_COUNTERS {
+        ops.alloc_hw_device_stats = Some(Ops::<P>::alloc_hw_device_stats);
+    }
+    if P::HAS_READ_PORT_COUNTERS {
+        ops.alloc_hw_port_stats = Some(Ops::<P>::alloc_hw_port_stats);
+    }
+    if P::HAS_READ_DEVICE_COUNTERS || P::HAS_READ_PORT_COUNTERS {
+        ops.get_hw_stats = Some(Ops::<P>::get_hw_stats);
+    }
+}
+
 impl<P: Provider> Ops<P> {
     /// Allocates the counters of a device.
-    pub(super) unsafe extern "C" fn alloc_hw_device_stats(
+    unsafe extern "C" fn alloc_hw_device_stats(
         _device: *mut ffi::ib_device,
     ) -> *mut ffi::rdma_hw_stats {
         alloc(P::DEVICE_COUNTERS)
     }
 
     /// Allocates the counters of a port.
-    pub(super) unsafe extern "C" fn alloc_hw_port_stats(
+    unsafe extern "C" fn alloc_hw_port_stats(
         _device: *mut ffi::ib_device,
         _port: u32,
     ) -> *mut ffi::rdma_hw_stats {
@@ -87,7 +100,7 @@ impl<P: Provider> Ops<P> {
     /// # Safety
     ///
     /// The core holds the lock of `stats`, or has not published it yet.
-    pub(super) unsafe extern "C" fn get_hw_stats(
+    unsafe extern "C" fn get_hw_stats(
         device: *mut ffi::ib_device,
         stats: *mut ffi::rdma_hw_stats,
         port: u32,

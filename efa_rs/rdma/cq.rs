@@ -22,10 +22,12 @@ use kernel::{
 };
 
 use super::{
-    context::Context,
     details::Details,
     device::Device,
-    mmap::Mapped,
+    mmap::{
+        Context,
+        Mapped, //
+    },
     object::{
         core_object,
         ObjectOf, //
@@ -232,6 +234,16 @@ pub(super) struct CqExtra {
 
 core_object!(ib_cq, CompletionQueue, P::Cq<'a>, CqExtra);
 
+/// Adds the callbacks of completion queues to the table of a provider.
+pub(super) const fn add_ops<P: Provider>(ops: &mut ffi::ib_device_ops) {
+    ops.size_ib_cq = ObjectOf::<P, ffi::ib_cq>::SIZE;
+    if P::Cq::HAS_CREATE_USER {
+        ops.create_user_cq = Some(Ops::<P>::create_user_cq);
+        ops.destroy_cq = Some(Ops::<P>::destroy_cq);
+        ops.fill_res_cq_entry = Some(Ops::<P>::fill_res_cq_entry);
+    }
+}
+
 impl<P: Provider> Ops<P> {
     /// Initializes a new completion queue.
     ///
@@ -256,7 +268,7 @@ impl<P: Provider> Ops<P> {
     }
 
     /// Creates a completion queue for a process.
-    pub(super) unsafe extern "C" fn create_user_cq(
+    unsafe extern "C" fn create_user_cq(
         cq: *mut ffi::ib_cq,
         attr: *const ffi::ib_cq_init_attr,
         attrs: *mut ffi::uverbs_attr_bundle,
@@ -296,21 +308,6 @@ impl<P: Provider> Ops<P> {
             unsafe { ObjectOf::<P, _>::set_extra(cq, extra) };
             Ok(0)
         })
-    }
-
-    /// Stops events of a completion queue, before the core frees the data of its handler.
-    #[cfg(kverbs)]
-    pub(super) unsafe extern "C" fn pre_destroy_cq(cq: *mut ffi::ib_cq) -> c_int {
-        // SAFETY: By the contract, the queue was created, which has initialized its data.
-        unsafe { ObjectOf::<P, _>::extra(cq) }.events.forget();
-        0
-    }
-
-    /// Destroys a completion queue, after [`Self::pre_destroy_cq`].
-    #[cfg(kverbs)]
-    pub(super) unsafe extern "C" fn post_destroy_cq(cq: *mut ffi::ib_cq) {
-        // SAFETY: By the contract, the queue is not used any more.
-        unsafe { Self::destroy_cq(cq, core::ptr::null_mut()) };
     }
 
     /// Destroys a completion queue.

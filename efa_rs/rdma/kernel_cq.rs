@@ -23,11 +23,24 @@ use super::{
 };
 use crate::ffi;
 
+/// Adds the callbacks of completion queues of clients in the kernel to the table of a provider.
+pub(super) const fn add_ops<P: Provider>(ops: &mut ffi::ib_device_ops) {
+    if P::Cq::HAS_CREATE_KERNEL {
+        ops.create_cq = Some(Ops::<P>::create_cq);
+        ops.poll_cq = Some(Ops::<P>::poll_cq);
+        ops.req_notify_cq = Some(Ops::<P>::req_notify_cq);
+        ops.pre_destroy_cq = Some(Ops::<P>::pre_destroy_cq);
+        ops.post_destroy_cq = Some(Ops::<P>::post_destroy_cq);
+        ops.destroy_cq = Some(Ops::<P>::destroy_cq);
+        ops.fill_res_cq_entry = Some(Ops::<P>::fill_res_cq_entry);
+    }
+}
+
 impl<P: Provider> Ops<P> {
     /// Creates a completion queue for a client in the kernel.
     ///
     /// `attrs` is null, unless the caller is a process.
-    pub(super) unsafe extern "C" fn create_cq(
+    unsafe extern "C" fn create_cq(
         cq: *mut ffi::ib_cq,
         attr: *const ffi::ib_cq_init_attr,
         attrs: *mut ffi::uverbs_attr_bundle,
@@ -81,11 +94,7 @@ impl<P: Provider> Ops<P> {
     }
 
     /// Writes up to `count` completions to `wc`, and returns their number.
-    pub(super) unsafe extern "C" fn poll_cq(
-        cq: *mut ffi::ib_cq,
-        count: c_int,
-        wc: *mut ffi::ib_wc,
-    ) -> c_int {
+    unsafe extern "C" fn poll_cq(cq: *mut ffi::ib_cq, count: c_int, wc: *mut ffi::ib_wc) -> c_int {
         // The checks below need no instructions then.
         if count <= 0 {
             return 0;
@@ -100,7 +109,7 @@ impl<P: Provider> Ops<P> {
     }
 
     /// Requests an event for the next completion. Returns 1 if the caller must poll again.
-    pub(super) unsafe extern "C" fn req_notify_cq(
+    unsafe extern "C" fn req_notify_cq(
         cq: *mut ffi::ib_cq,
         flags: ffi::ib_cq_notify_flags,
     ) -> c_int {
@@ -112,6 +121,19 @@ impl<P: Provider> Ops<P> {
             let reports_missed = flags & ffi::ib_cq_notify_flags_IB_CQ_REPORT_MISSED_EVENTS != 0;
             Ok((reports_missed && queue.has_completions(device)).into())
         })
+    }
+
+    /// Stops events of a completion queue, before the core frees the data of its handler.
+    unsafe extern "C" fn pre_destroy_cq(cq: *mut ffi::ib_cq) -> c_int {
+        // SAFETY: By the contract, the queue was created, which has initialized its data.
+        unsafe { ObjectOf::<P, _>::extra(cq) }.events.forget();
+        0
+    }
+
+    /// Destroys a completion queue, after [`Self::pre_destroy_cq`].
+    unsafe extern "C" fn post_destroy_cq(cq: *mut ffi::ib_cq) {
+        // SAFETY: By the contract, the queue is not used any more.
+        unsafe { Self::destroy_cq(cq, core::ptr::null_mut()) };
     }
 }
 

@@ -20,12 +20,24 @@ use super::{
 };
 use crate::ffi;
 
+/// Adds the callbacks of memory regions of clients in the kernel to the table of a provider.
+pub(super) const fn add_ops<P: Provider>(ops: &mut ffi::ib_device_ops) {
+    if P::Mr::HAS_ALLOC {
+        ops.alloc_mr = Some(Ops::<P>::alloc_mr);
+        ops.map_mr_sg = Some(Ops::<P>::map_mr_sg);
+    }
+    if P::Mr::HAS_REGISTER_DMA {
+        ops.get_dma_mr = Some(Ops::<P>::get_dma_mr);
+    }
+    if P::Mr::HAS_ALLOC || P::Mr::HAS_REGISTER_DMA {
+        ops.dereg_mr = Some(Ops::<P>::dereg_mr);
+        ops.fill_res_mr_entry = Some(Ops::<P>::fill_res_mr_entry);
+    }
+}
+
 impl<P: Provider> Ops<P> {
     /// Registers all memory that the device can address.
-    pub(super) unsafe extern "C" fn get_dma_mr(
-        pd: *mut ffi::ib_pd,
-        access: c_int,
-    ) -> *mut ffi::ib_mr {
+    unsafe extern "C" fn get_dma_mr(pd: *mut ffi::ib_pd, access: c_int) -> *mut ffi::ib_mr {
         // SAFETY: By the contract, `alloc_pd` has created the domain.
         let (pd, device) = unsafe { Self::object(pd) };
         Self::register(0, || {
@@ -34,7 +46,7 @@ impl<P: Provider> Ops<P> {
     }
 
     /// Allocates a region that work requests register.
-    pub(super) unsafe extern "C" fn alloc_mr(
+    unsafe extern "C" fn alloc_mr(
         pd: *mut ffi::ib_pd,
         mr_type: ffi::ib_mr_type,
         max_num_sg: u32,
@@ -51,7 +63,7 @@ impl<P: Provider> Ops<P> {
     /// fit.
     ///
     /// `sg_offset` may be null.
-    pub(super) unsafe extern "C" fn map_mr_sg(
+    unsafe extern "C" fn map_mr_sg(
         mr: *mut ffi::ib_mr,
         sg: *mut bindings::scatterlist,
         sg_nents: c_int,

@@ -11,13 +11,26 @@ use super::{
     object::ObjectOf,
     ops::Ops,
     provider::Provider,
-    qp::QueuePair,
+    qp::{
+        add_common_ops,
+        QueuePair, //
+    },
     work::{
         RecvWrs,
         SendWrs, //
     }, //
 };
 use crate::ffi;
+
+/// Adds the callbacks of queue pairs of clients in the kernel to the table of a provider.
+pub(super) const fn add_ops<P: Provider>(ops: &mut ffi::ib_device_ops) {
+    if P::Qp::HAS_CREATE_KERNEL {
+        add_common_ops::<P>(ops);
+        ops.create_ah = ops.create_user_ah;
+        ops.post_send = Some(Ops::<P>::post_send);
+        ops.post_recv = Some(Ops::<P>::post_recv);
+    }
+}
 
 impl<P: Provider> Ops<P> {
     /// Posts send work requests. If this fails, `bad_wr` is the first one that was not posted.
@@ -26,7 +39,7 @@ impl<P: Provider> Ops<P> {
     ///
     /// Each work request is in the structure of its transport, and
     /// refers to objects that are not destroyed before it has completed.
-    pub(super) unsafe extern "C" fn post_send(
+    unsafe extern "C" fn post_send(
         qp: *mut ffi::ib_qp,
         wr: *const ffi::ib_send_wr,
         bad_wr: *mut *const ffi::ib_send_wr,
@@ -53,7 +66,7 @@ impl<P: Provider> Ops<P> {
     }
 
     /// Posts receive work requests. If this fails, `bad_wr` is the first one that was not posted.
-    pub(super) unsafe extern "C" fn post_recv(
+    unsafe extern "C" fn post_recv(
         qp: *mut ffi::ib_qp,
         wr: *const ffi::ib_recv_wr,
         bad_wr: *mut *const ffi::ib_recv_wr,

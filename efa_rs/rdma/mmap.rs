@@ -3,6 +3,7 @@
 //! Memory that userspace maps by a key that a verb returned.
 
 use core::{
+    marker::PhantomData,
     mem::transmute,
     ptr::NonNull, //
 };
@@ -20,8 +21,10 @@ use kernel::{
 };
 
 use super::{
+    context::Ucontext,
     ops::Ops,
-    provider::Provider, //
+    provider::Provider,
+    udata::Udata, //
 };
 use crate::{
     ffi,
@@ -126,13 +129,87 @@ impl Drop for Mapped {
     }
 }
 
+/// The context in which an object is created.
+///
+/// `'a` is the lifetime of the registration. It is invariant, because memory that processes map
+/// must be valid for at least as long.
+///
+/// # Invariants
+///
+/// `raw` is valid for `'c`, and until the object is destroyed.
+pub(crate) struct Context<'c, 'a, P: Provider> {
+    raw: *mut ffi::ib_ucontext,
+    data: &'c P::Ucontext<'a>,
+    mapped: Mapped,
+    registration: PhantomData<fn(&'a ()) -> &'a ()>,
+}
+
+impl<'c, 'a, P: Provider> Context<'c, 'a, P> {
+    /// Returns the provider's data.
+    pub(crate) fn data(&self) -> &'c P::Ucontext<'a> {
+        self.data
+    }
+
+    /// Lets the process map memory of the new object, as a whole, until the object is destroyed. Returns
+    /// the key: the offset to pass to `mmap`.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENOSPC`] if the object has four pieces of such memory.
+    /// - [`ENOMEM`] if there is no memory, or no key is left.
+    pub(crate) fn insert_mmap(&mut self, mapping: Mapping<'a>) -> Result<u64> {
+        // SAFETY: By the type invariant, the context is valid until the object is destroyed. The mapping is valid
+        // as long as the registration. Contexts end before it.
+        unsafe { self.mapped.insert(self.raw, mapping) }
+    }
+
+    /// Returns the memory that the process can map.
+    pub(super) fn into_mapped(self) -> Mapped {
+        self.mapped
+    }
+}
+
+/// Adds the callbacks of mappings to the table of a provider.
+pub(super) const fn add_ops<P: Provider>(ops: &mut ffi::ib_device_ops) {
+    if P::Ucontext::HAS_ALLOC {
+        ops.mmap = Some(Ops::<P>::mmap);
+        ops.mmap_free = Some(Ops::<P>::mmap_free);
+    }
+}
+
 impl<P: Provider> Ops<P> {
+    /// Returns the context of the process that calls a verb, which creates an object.
+    ///
+    /// # Errors
+    ///
+    /// - [`EINVAL`] if the caller is not a process.
+    ///
+    /// # Safety
+    ///
+    /// `udata` must be from a verb of a device that is registered with the provider `P`.
+    pub(super) unsafe fn context<'c, 'a: 'c>(udata: &Udata<'c>) -> Result<Context<'c, 'a, P>> {
+        // SAFETY: The core embeds the `ib_udata` of a process in the attributes of the call.
+        let raw = unsafe { ffi::efa_udata_to_ucontext(udata.as_raw()) };
+        if raw.is_null() {
+            return Err(EINVAL);
+        }
+        // SAFETY: `alloc_ucontext` has created the context, which outlives the verb.
+        let (data, _) = unsafe { Self::object(raw) };
+        // INVARIANT: The core destroys the objects of a context before the context.
+        Ok(Context {
+            raw,
+            data,
+            mapped: Mapped::default(),
+            registration: PhantomData,
+        })
+    }
+
     /// Maps memory into a process, by the key in `vma`.
     ///
     /// # Safety
     ///
     /// `vma` is being created by the process of the context.
-    pub(super) unsafe extern "C" fn mmap(
+    unsafe extern "C" fn mmap(
         context: *mut ffi::ib_ucontext,
         vma: *mut bindings::vm_area_struct,
     ) -> c_int {
@@ -149,7 +226,7 @@ impl<P: Provider> Ops<P> {
     }
 
     /// Frees an entry whose key was removed and that is no longer mapped.
-    pub(super) unsafe extern "C" fn mmap_free(entry: *mut ffi::rdma_user_mmap_entry) {
+    unsafe extern "C" fn mmap_free(entry: *mut ffi::rdma_user_mmap_entry) {
         // SAFETY: `Mapped::insert` has made the entry as a box. By the contract, this is its last use.
         drop(unsafe { KBox::from_raw(entry.cast::<Entry>()) });
     }

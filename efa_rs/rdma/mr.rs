@@ -104,11 +104,21 @@ pub(super) type SharedOf<'a, P> = <<P as Provider>::Mr<'a> as MemoryRegion<'a, P
 
 core_object!(ib_mr, MemoryRegion, P::Mr<'a>, SharedOf<'a, P>; type Shared = (););
 
+/// Adds the callbacks of memory regions to the table of a provider.
+pub(super) const fn add_ops<P: Provider>(ops: &mut ffi::ib_device_ops) {
+    if P::Mr::HAS_REGISTER_USER {
+        ops.reg_user_mr = Some(Ops::<P>::reg_user_mr);
+        ops.reg_user_mr_dmabuf = Some(Ops::<P>::reg_user_mr_dmabuf);
+        ops.dereg_mr = Some(Ops::<P>::dereg_mr);
+        ops.fill_res_mr_entry = Some(Ops::<P>::fill_res_mr_entry);
+    }
+}
+
 impl<P: Provider> Ops<P> {
     /// Registers memory of a process.
     ///
     /// `dmah` may be null.
-    pub(super) unsafe extern "C" fn reg_user_mr(
+    unsafe extern "C" fn reg_user_mr(
         pd: *mut ffi::ib_pd,
         start: u64,
         length: u64,
@@ -127,7 +137,7 @@ impl<P: Provider> Ops<P> {
     /// Registers memory of a DMA buffer.
     ///
     /// `dmah` may be null.
-    pub(super) unsafe extern "C" fn reg_user_mr_dmabuf(
+    unsafe extern "C" fn reg_user_mr_dmabuf(
         pd: *mut ffi::ib_pd,
         offset: u64,
         length: u64,

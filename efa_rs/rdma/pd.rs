@@ -10,7 +10,10 @@ use kernel::{
 
 use super::{
     device::Device,
-    object::core_object,
+    object::{
+        core_object,
+        ObjectOf, //
+    },
     ops::Ops,
     provider::Provider,
     udata::Udata, //
@@ -52,14 +55,20 @@ pub(crate) trait ProtectionDomain<'a, P: Provider>: Sized + Send + Sync {
 
 core_object!(ib_pd, ProtectionDomain, P::Pd<'a>, ());
 
+/// Adds the callbacks of protection domains to the table of a provider.
+pub(super) const fn add_ops<P: Provider>(ops: &mut ffi::ib_device_ops) {
+    ops.size_ib_pd = ObjectOf::<P, ffi::ib_pd>::SIZE;
+    if P::Pd::HAS_ALLOC {
+        ops.alloc_pd = Some(Ops::<P>::alloc_pd);
+        ops.dealloc_pd = Some(Ops::<P>::dealloc_pd);
+    }
+}
+
 impl<P: Provider> Ops<P> {
     /// Creates a protection domain.
     ///
     /// `udata` may be null.
-    pub(super) unsafe extern "C" fn alloc_pd(
-        pd: *mut ffi::ib_pd,
-        udata: *mut ffi::ib_udata,
-    ) -> c_int {
+    unsafe extern "C" fn alloc_pd(pd: *mut ffi::ib_pd, udata: *mut ffi::ib_udata) -> c_int {
         from_result(|| {
             // SAFETY: By the contract, the core has set the device of the new domain.
             let device = unsafe { Self::device_of(pd) };
@@ -72,10 +81,7 @@ impl<P: Provider> Ops<P> {
     }
 
     /// Destroys a protection domain.
-    pub(super) unsafe extern "C" fn dealloc_pd(
-        pd: *mut ffi::ib_pd,
-        _udata: *mut ffi::ib_udata,
-    ) -> c_int {
+    unsafe extern "C" fn dealloc_pd(pd: *mut ffi::ib_pd, _udata: *mut ffi::ib_udata) -> c_int {
         // SAFETY: By the contract, `alloc_pd` has created the domain.
         let (domain, device) = unsafe { Self::object(pd) };
         domain.dealloc(device);

@@ -219,6 +219,29 @@ pub(crate) trait Provider: Sized + 'static {
 #[allow(dead_code, reason = "for providers that lack a kind of object")]
 pub(crate) enum Absent {}
 
+/// Adds the callbacks of devices and ports to the table of a provider.
+pub(super) const fn add_ops<P: Provider>(ops: &mut ffi::ib_device_ops) {
+    ops.driver_id = P::DRIVER_ID.as_raw();
+    ops.uverbs_abi_ver = P::UVERBS_ABI_VERSION;
+    ops.enable_driver = Some(Ops::<P>::enable_driver);
+    ops.query_device = Some(Ops::<P>::query_device);
+    ops.query_port = Some(Ops::<P>::query_port);
+    ops.get_port_immutable = Some(Ops::<P>::get_port_immutable);
+    ops.get_link_layer = Some(Ops::<P>::get_link_layer);
+    if P::HAS_FIRMWARE_VERSION {
+        ops.get_dev_fw_str = Some(Ops::<P>::get_dev_fw_str);
+    }
+    if P::HAS_QUERY_PORT_SPEED {
+        ops.query_port_speed = Some(Ops::<P>::query_port_speed);
+    }
+    if P::HAS_QUERY_GID {
+        ops.query_gid = Some(Ops::<P>::query_gid);
+    }
+    if P::HAS_QUERY_PKEY {
+        ops.query_pkey = Some(Ops::<P>::query_pkey);
+    }
+}
+
 impl<P: Provider> Ops<P> {
     /// Calls the provider when programs can use a device.
     ///
@@ -226,7 +249,7 @@ impl<P: Provider> Ops<P> {
     ///
     /// The core holds the lock under which it renames devices, and does not
     /// move the device.
-    pub(super) unsafe extern "C" fn enable_driver(raw: *mut ffi::ib_device) -> c_int {
+    unsafe extern "C" fn enable_driver(raw: *mut ffi::ib_device) -> c_int {
         // SAFETY: By the contract, the device is registered.
         let device = unsafe { Self::device(raw) };
         // SAFETY: By the requirement of this function, the core does not move the device.
@@ -245,7 +268,7 @@ impl<P: Provider> Ops<P> {
     /// # Safety
     ///
     /// `text` has room for `IB_FW_VERSION_NAME_MAX` bytes.
-    pub(super) unsafe extern "C" fn get_dev_fw_str(device: *mut ffi::ib_device, text: *mut c_char) {
+    unsafe extern "C" fn get_dev_fw_str(device: *mut ffi::ib_device, text: *mut c_char) {
         const ROOM: usize = ffi::IB_FW_VERSION_NAME_MAX as usize;
 
         // SAFETY: By the contract, the device is registered.
@@ -264,7 +287,7 @@ impl<P: Provider> Ops<P> {
     /// Returns the attributes of a device.
     ///
     /// `udata` may be null.
-    pub(super) unsafe extern "C" fn query_device(
+    unsafe extern "C" fn query_device(
         device: *mut ffi::ib_device,
         attr: *mut ffi::ib_device_attr,
         udata: *mut ffi::ib_udata,
@@ -282,7 +305,7 @@ impl<P: Provider> Ops<P> {
     }
 
     /// Returns the attributes of a port.
-    pub(super) unsafe extern "C" fn query_port(
+    unsafe extern "C" fn query_port(
         device: *mut ffi::ib_device,
         port: u32,
         attr: *mut ffi::ib_port_attr,
@@ -298,7 +321,7 @@ impl<P: Provider> Ops<P> {
     }
 
     /// Returns the speed of a port in units of 100 Mbit/s.
-    pub(super) unsafe extern "C" fn query_port_speed(
+    unsafe extern "C" fn query_port_speed(
         device: *mut ffi::ib_device,
         port: u32,
         speed: *mut u64,
@@ -313,7 +336,7 @@ impl<P: Provider> Ops<P> {
     }
 
     /// Returns the attributes of a port that do not change.
-    pub(super) unsafe extern "C" fn get_port_immutable(
+    unsafe extern "C" fn get_port_immutable(
         device: *mut ffi::ib_device,
         port: u32,
         immutable: *mut ffi::ib_port_immutable,
@@ -331,7 +354,7 @@ impl<P: Provider> Ops<P> {
     }
 
     /// Returns the link layer of a port.
-    pub(super) unsafe extern "C" fn get_link_layer(
+    unsafe extern "C" fn get_link_layer(
         device: *mut ffi::ib_device,
         port: u32,
     ) -> ffi::rdma_link_layer {
@@ -340,7 +363,7 @@ impl<P: Provider> Ops<P> {
     }
 
     /// Returns an entry of the GID table of a port.
-    pub(super) unsafe extern "C" fn query_gid(
+    unsafe extern "C" fn query_gid(
         device: *mut ffi::ib_device,
         port: u32,
         index: c_int,
@@ -357,7 +380,7 @@ impl<P: Provider> Ops<P> {
     }
 
     /// Returns an entry of the partition table of a port.
-    pub(super) unsafe extern "C" fn query_pkey(
+    unsafe extern "C" fn query_pkey(
         device: *mut ffi::ib_device,
         port: u32,
         index: u16,

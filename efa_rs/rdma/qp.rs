@@ -10,10 +10,12 @@ use kernel::{
 };
 
 use super::{
-    context::Context,
     details::Details,
     device::Device,
-    mmap::Mapped,
+    mmap::{
+        Context,
+        Mapped, //
+    },
     object::{
         core_object,
         ObjectOf, //
@@ -161,6 +163,23 @@ pub(super) struct QpExtra {
 
 core_object!(ib_qp, QueuePair, P::Qp<'a>, QpExtra);
 
+/// Adds the callbacks of queue pairs to the table of a provider.
+pub(super) const fn add_ops<P: Provider>(ops: &mut ffi::ib_device_ops) {
+    ops.size_ib_qp = ObjectOf::<P, ffi::ib_qp>::SIZE;
+    if P::Qp::HAS_CREATE {
+        add_common_ops::<P>(ops);
+    }
+}
+
+/// Adds the callbacks that queue pairs of programs and of the kernel have in common.
+pub(super) const fn add_common_ops<P: Provider>(ops: &mut ffi::ib_device_ops) {
+    ops.create_qp = Some(Ops::<P>::create_qp);
+    ops.modify_qp = Some(Ops::<P>::modify_qp);
+    ops.query_qp = Some(Ops::<P>::query_qp);
+    ops.destroy_qp = Some(Ops::<P>::destroy_qp);
+    ops.fill_res_qp_entry = Some(Ops::<P>::fill_res_qp_entry);
+}
+
 impl<P: Provider> Ops<P> {
     /// Initializes a new queue pair, and returns its data.
     ///
@@ -186,7 +205,7 @@ impl<P: Provider> Ops<P> {
     /// Creates a queue pair.
     ///
     /// `udata` is null if the caller is in the kernel.
-    pub(super) unsafe extern "C" fn create_qp(
+    unsafe extern "C" fn create_qp(
         qp: *mut ffi::ib_qp,
         init_attr: *mut ffi::ib_qp_init_attr,
         udata: *mut ffi::ib_udata,
@@ -262,7 +281,7 @@ impl<P: Provider> Ops<P> {
     /// Changes attributes of a queue pair.
     ///
     /// `udata` may be null.
-    pub(super) unsafe extern "C" fn modify_qp(
+    unsafe extern "C" fn modify_qp(
         qp: *mut ffi::ib_qp,
         attr: *mut ffi::ib_qp_attr,
         mask: c_int,
@@ -285,7 +304,7 @@ impl<P: Provider> Ops<P> {
     /// Returns attributes of a queue pair.
     ///
     /// `attr` and `init_attr` need not be initialized.
-    pub(super) unsafe extern "C" fn query_qp(
+    unsafe extern "C" fn query_qp(
         qp: *mut ffi::ib_qp,
         attr: *mut ffi::ib_qp_attr,
         mask: c_int,
@@ -318,10 +337,7 @@ impl<P: Provider> Ops<P> {
     }
 
     /// Destroys a queue pair.
-    pub(super) unsafe extern "C" fn destroy_qp(
-        qp: *mut ffi::ib_qp,
-        _udata: *mut ffi::ib_udata,
-    ) -> c_int {
+    unsafe extern "C" fn destroy_qp(qp: *mut ffi::ib_qp, _udata: *mut ffi::ib_udata) -> c_int {
         // SAFETY: By the contract, `create_qp` has created the queue pair.
         let (pair, device) = unsafe { Self::object(qp) };
         pair.destroy(device);
@@ -335,7 +351,7 @@ impl<P: Provider> Ops<P> {
     }
 
     /// Writes the details of a queue pair into a message.
-    pub(super) unsafe extern "C" fn fill_res_qp_entry(
+    unsafe extern "C" fn fill_res_qp_entry(
         msg: *mut bindings::sk_buff,
         qp: *mut ffi::ib_qp,
     ) -> c_int {
