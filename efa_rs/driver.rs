@@ -216,8 +216,11 @@ impl<'bound> Service<'bound> for Interface<'bound> {
         let efa = Efa::new(session.clone(), bars, self.errors.clone())?;
         let info = efa.node_info()?;
 
-        let home = self.home.clone();
-        rdma::Registration::new(self.binding, home, info, Ok(efa)).inspect_err(|error| {
+        #[cfg(in_tree)]
+        let name = c"efa_%d";
+        #[cfg(not(in_tree))]
+        let name = self.home.clone();
+        rdma::Registration::new(self.binding, name, info, Ok(efa)).inspect_err(|error| {
             let dev = self.binding.dev();
             log::failed(dev, "The RDMA device could not be registered", error);
         })

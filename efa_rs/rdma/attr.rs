@@ -2,7 +2,23 @@
 
 //! Attributes of devices and ports that providers report.
 
+use kernel::prelude::*;
+
 use crate::ffi;
+
+/// Checks the name of new devices, in which the core replaces `%d` by a number.
+///
+/// # Errors
+///
+/// - [`EINVAL`] if there is another `%`, which the core reads as a format.
+pub(super) fn check_name(name: &CStr) -> Result {
+    let mut formats = name.to_bytes().split(|byte| *byte == b'%').skip(1);
+    let first = formats.next();
+    if first.is_some_and(|rest| !rest.starts_with(b"d")) || formats.next().is_some() {
+        return Err(EINVAL);
+    }
+    Ok(())
+}
 
 /// Attributes of a device. Fields of `ib_device_attr` that are missing here are zero.
 ///

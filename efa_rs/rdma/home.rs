@@ -6,7 +6,14 @@ use core::ptr::NonNull;
 
 use kernel::{
     bindings,
-    ffi::c_char,
+    device::{
+        Bound,
+        Device, //
+    },
+    ffi::{
+        c_char,
+        c_int, //
+    },
     new_mutex,
     prelude::*,
     sync::{
@@ -19,7 +26,10 @@ use kernel::{
     },
 };
 
-use super::order::Place;
+use super::{
+    attr::check_name,
+    order::Place, //
+};
 use crate::ffi;
 
 /// A name as the core stores it, with a terminating zero byte.
@@ -60,11 +70,7 @@ impl Home {
     /// # Ok::<(), Error>(())
     /// ```
     pub(crate) fn new(pattern: &'static CStr) -> Result<Arc<Self>> {
-        let mut formats = pattern.to_bytes().split(|byte| *byte == b'%').skip(1);
-        let first = formats.next();
-        if first.is_some_and(|rest| !rest.starts_with(b"d")) || formats.next().is_some() {
-            return Err(EINVAL);
-        }
+        check_name(pattern)?;
         Arc::pin_init(
             pin_init!(Self {
                 pattern,
@@ -88,27 +94,56 @@ impl Home {
 
     /// Calls `register` with the previous name of the device, which userspace must not change. If it had
     /// none, or the name is in use or contains `%`, calls `register` with the pattern for new devices.
-    pub(super) fn with_name(
+    fn with_name(
         &self,
-        register: impl Fn(*const c_char, ffi::rdma_nl_name_assign_type) -> Result,
-    ) -> Result {
+        register: impl Fn(*const c_char, ffi::rdma_nl_name_assign_type) -> c_int,
+    ) -> c_int {
         let name = *self.name.lock();
         // The core treats a name with this character as a pattern.
         if name[0] != 0 && !name.contains(&(b'%' as c_char)) {
             // Otherwise udev would rename the device as it renames new ones.
             let by_user = ffi::rdma_nl_name_assign_type_RDMA_NAME_ASSIGN_TYPE_USER;
-            match register(name.as_ptr(), by_user) {
-                Err(error) if error == ENFILE => (),
-                result => return result,
+            let error = register(name.as_ptr(), by_user);
+            if error != ENFILE.to_errno() {
+                return error;
             }
         }
         let unknown = ffi::rdma_nl_name_assign_type_RDMA_NAME_ASSIGN_TYPE_UNKNOWN;
         register(self.pattern.as_char_ptr(), unknown)
     }
 
-    /// Returns the place of the device in the order of registrations.
-    pub(super) fn place(&self) -> &Mutex<Place> {
-        &self.place
+    /// Registers a device below `parent`, as the previous one or with a name from the pattern. Returns 0 or a
+    /// negative errno.
+    ///
+    /// # Safety
+    ///
+    /// As for `ib_register_device`.
+    pub(super) unsafe fn register(
+        &self,
+        device: *mut ffi::ib_device,
+        parent: &Device<Bound>,
+        dma_device: *mut bindings::device,
+    ) -> c_int {
+        if !self.place.lock().take() {
+            dev_warn!(parent, "The number of its device file may have changed\n");
+        }
+        let error = self.with_name(|name, assigned| {
+            // SAFETY: The caller guarantees that the device is valid, and not registered yet.
+            unsafe { (*device).name_assign_type = assigned };
+            // SAFETY: The caller guarantees that the device can be registered.
+            unsafe { ffi::ib_register_device(device, name, dma_device) }
+        });
+        let mut place = self.place.lock();
+        place.end_turn();
+        if error != 0 {
+            place.leave();
+        }
+        error
+    }
+
+    /// Keeps the place of a device that is about to be unregistered.
+    pub(super) fn leave(&self) {
+        self.place.lock().leave();
     }
 
     /// Records the network namespace of a device.

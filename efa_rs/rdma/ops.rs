@@ -6,7 +6,11 @@ use core::marker::PhantomData;
 
 use kernel::{
     ffi::c_int,
-    prelude::*, //
+    prelude::{
+        Error,
+        PinInit,
+        Result, //
+    }, //
 };
 
 use super::{

@@ -19,6 +19,9 @@ use kernel::{
     ModuleMetadata, //
 };
 
+#[cfg(in_tree)]
+use super::attr::check_name;
+
 use super::{
     device::{
         dev,
@@ -66,23 +69,29 @@ pub(crate) struct Registration<'a, 'data, P: Provider> {
 impl<'a, 'data, P: Provider> Registration<'a, 'data, P> {
     /// Registers a device below that of `host`. Verbs may be called before this returns.
     ///
-    /// `home` has its name and network namespace: the previous ones, if it was registered before.
-    ///
     /// # Errors
     ///
     /// - [`ENOMEM`] if there is no memory.
     /// - Those of `data` and of `ib_register_device`.
     pub(crate) fn new(
         host: Attachment<'a, 'data>,
-        home: Arc<Home>,
+        #[cfg(in_tree)] name: &'static CStr,
+        #[cfg(not(in_tree))] home: Arc<Home>,
         info: NodeInfo,
         data: impl PinInit<P::Data<'data>, Error>,
     ) -> Result<Self> {
         let registered = pin_init::pin_init_scope(move || {
+            #[cfg(not(in_tree))]
             // This keeps the namespace alive until the device is registered in it.
-            let net = home.net();
-            let mut allocated = Registered::<'data, P>::allocate(home, &net, data)?;
-            allocated.register(host.dev(), info)?;
+            let (net, name) = (home.net(), home.clone());
+            let mut allocated = Registered::<'data, P>::allocate(
+                #[cfg(not(in_tree))]
+                home,
+                #[cfg(not(in_tree))]
+                &net,
+                data,
+            )?;
+            allocated.register(host.dev(), name, info)?;
             Ok(Ok::<_, Error>(allocated))
         });
         Ok(Self {
@@ -120,31 +129,35 @@ unsafe impl<P: Provider> Send for Registered<'_, P> {}
 unsafe impl<P: Provider> Sync for Registered<'_, P> {}
 
 impl<'data, P: Provider> Registered<'data, P> {
-    /// Allocates a device with `data` in a network namespace, which must exist until the device is
-    /// registered.
+    /// Allocates a device with `data` in a network namespace.
     fn allocate(
-        home: Arc<Home>,
-        net: &Net,
+        #[cfg(not(in_tree))] home: Arc<Home>,
+        #[cfg(not(in_tree))] net: &Net,
         data: impl PinInit<P::Data<'data>, Error>,
     ) -> Result<Self> {
+        #[cfg(in_tree)]
+        let net = &raw mut ffi::init_net;
+        #[cfg(not(in_tree))]
+        let net = net.as_raw();
         // SAFETY: The size is that of a structure which starts with an `ib_device`; the network
         // namespace is valid.
-        let device = unsafe { ffi::_ib_alloc_device(Device::<P::Data<'data>>::SIZE, net.as_raw()) };
+        let device = unsafe { ffi::_ib_alloc_device(Device::<P::Data<'data>>::SIZE, net) };
         let device = NonNull::new(device).ok_or(ENOMEM)?;
 
         // SAFETY: The device was just allocated with this size.
         let slots = unsafe { Device::<P::Data<'data>>::slots(device.as_ptr()) };
-        let filled = DmaBufs::new().and_then(|dma_bufs| {
+        let fill = || {
+            let dma_bufs = DmaBufs::new()?;
             // SAFETY: The slot is not in use, and does not move.
             unsafe { pin_init::raw_try_init(slots.data, data) }?;
-            Ok(dma_bufs)
-        });
-        let dma_bufs = filled.inspect_err(|_| {
+            // SAFETY: The slot is not in use.
+            unsafe { slots.dma_bufs.write(dma_bufs) };
+            Ok(())
+        };
+        fill().inspect_err(|_: &Error| {
             // SAFETY: The device was just allocated, and nothing uses it.
             unsafe { ffi::ib_dealloc_device(device.as_ptr()) }
         })?;
-        // SAFETY: The slot is not in use.
-        unsafe { slots.dma_bufs.write(dma_bufs) };
         // SAFETY: The slot is not in use.
         unsafe { slots.home.write(home) };
 
@@ -156,15 +169,18 @@ impl<'data, P: Provider> Registered<'data, P> {
         })
     }
 
-    /// Registers the device below `parent`.
-    fn register(&mut self, parent: &kernel::device::Device<Bound>, info: NodeInfo) -> Result {
+    /// Registers the device below `host`.
+    fn register(
+        &mut self,
+        host: &kernel::device::Device<Bound>,
+        #[cfg(in_tree)] name: &CStr,
+        #[cfg(not(in_tree))] home: Arc<Home>,
+        info: NodeInfo,
+    ) -> Result {
+        #[cfg(in_tree)]
+        check_name(name)?;
         let device = self.device.as_ptr();
-        // SAFETY: By the type invariant the home is initialized.
-        let home = unsafe { Device::<P::Data<'data>>::from_raw(device) }.home();
-        if !home.place().lock().take() {
-            dev_warn!(parent, "The number of its device file may have changed\n");
-        }
-        let parent = sys::device::as_raw(parent);
+        let parent = sys::device::as_raw(host);
 
         // SAFETY: By the type invariant, the device is valid.
         let dev = unsafe { dev(device) };
@@ -194,16 +210,13 @@ impl<'data, P: Provider> Registered<'data, P> {
         let does_dma = unsafe { !(*parent).dma_parms.is_null() };
         let dma_device = if does_dma { parent } else { null_mut() };
 
-        let result = home.with_name(|name, assigned| {
-            // SAFETY: The device is valid, and not registered yet.
-            unsafe { (*device).name_assign_type = assigned };
-            // SAFETY: The device is set up; `parent` is bound, and this is dropped before it is unbound.
-            to_result(unsafe { ffi::ib_register_device(device, name, dma_device) })
-        });
-        let mut place = home.place().lock();
-        place.end_turn();
-        result.inspect_err(|_| place.leave())?;
-        drop(place);
+        #[cfg(in_tree)]
+        // SAFETY: The device is set up; `host` is bound, and this is dropped before it is unbound.
+        let error = unsafe { ffi::ib_register_device(device, name.as_char_ptr(), dma_device) };
+        #[cfg(not(in_tree))]
+        // SAFETY: The device is set up; `host` is bound, and this is dropped before it is unbound.
+        let error = unsafe { home.register(device, host, dma_device) };
+        to_result(error)?;
         // INVARIANT: The registration has just succeeded.
         self.is_registered = true;
         Ok(())
@@ -217,7 +230,7 @@ impl<P: Provider> Drop for Registered<'_, P> {
         // SAFETY: By the type invariant, the fields are initialized. They are dropped below.
         let fields = unsafe { Device::<P::Data<'_>>::from_raw(device) };
         if self.is_registered {
-            fields.home().place().lock().leave();
+            fields.home().leave();
             if P::has_failed(fields) {
                 let event = ffi::ib_event {
                     device,

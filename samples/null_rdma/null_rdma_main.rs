@@ -33,7 +33,6 @@ use crate::{
         DeviceAttr,
         DriverId,
         Gid,
-        Home,
         NodeInfo,
         PortAttr,
         PortPhysState,
@@ -77,8 +76,10 @@ impl kernel::Module for NullRdma {
         };
         let parent = Attachment::of_faux(&device)?;
         let numbers = Numbers(Atomic::new(0));
-        let home = Home::new(c"null%d")?;
-        rdma::Registration::<Null>::new(parent, home, info, Ok(numbers))?.leave();
+        let name = c"null%d";
+        #[cfg(not(in_tree))]
+        let name = rdma::Home::new(name)?;
+        rdma::Registration::<Null>::new(parent, name, info, Ok(numbers))?.leave();
         Ok(Self { _device: device })
     }
 }
