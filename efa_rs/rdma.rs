@@ -58,6 +58,8 @@ mod umem;
 mod wc;
 #[cfg(kverbs)]
 mod work;
+#[cfg(kverbs)]
+mod wr_data;
 #[cfg(any(kverbs, rdma_client))]
 mod wr_layout;
 
@@ -159,15 +161,17 @@ pub(crate) use self::{
     },
     cq::KernelCqInitAttr,
     work::{
-        InlineData,
-        MrRegistration,
         PeerWr,
         RecvWrs,
-        SendData,
         SendOp,
         SendWr,
         SendWrs,
         WrToken, //
+    },
+    wr_data::{
+        InlineData,
+        MrRegistration,
+        SendData, //
     },
 };
 #[cfg(any(kverbs, rdma_client))]
