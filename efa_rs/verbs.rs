@@ -22,10 +22,13 @@ mod kernel_qp;
 #[cfg(kverbs)]
 mod kernel_qp_create;
 #[cfg(kverbs)]
+mod kernel_qp_sizes;
+#[cfg(kverbs)]
 mod kernel_uar;
 #[cfg(kverbs)]
 mod kernel_wqe;
 mod mr;
+mod mr_request;
 mod pd;
 mod port;
 mod qp;

@@ -113,7 +113,7 @@ impl<'bound> Controller<'bound> {
         wakers: Wakers,
     ) -> Result<Owner<'bound>> {
         let device = BoundDevice::new(pdev, binding, name, wakers)?;
-        let function = Function::new(&device, enabled.was_left_halted())?;
+        let function = Function::new(&device, enabled.was_left_halted)?;
         let inner = Inner {
             function,
             session: None,

@@ -217,6 +217,7 @@ pub(super) const fn add_ops<P: Provider>(ops: &mut ffi::ib_device_ops) {
     }
 }
 
+#[allow(clippy::missing_safety_doc, reason = "that of `Ops`")]
 impl<P: Provider> Ops<P> {
     /// Returns the capabilities of completion counters.
     unsafe extern "C" fn query_comp_cntr_caps(

@@ -244,6 +244,7 @@ pub(super) const fn add_ops<P: Provider>(ops: &mut ffi::ib_device_ops) {
     }
 }
 
+#[allow(clippy::missing_safety_doc, reason = "that of `Ops`")]
 impl<P: Provider> Ops<P> {
     /// Initializes a new completion queue.
     ///

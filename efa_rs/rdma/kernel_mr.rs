@@ -35,6 +35,7 @@ pub(super) const fn add_ops<P: Provider>(ops: &mut ffi::ib_device_ops) {
     }
 }
 
+#[allow(clippy::missing_safety_doc, reason = "that of `Ops`")]
 impl<P: Provider> Ops<P> {
     /// Registers all memory that the device can address.
     unsafe extern "C" fn get_dma_mr(pd: *mut ffi::ib_pd, access: c_int) -> *mut ffi::ib_mr {

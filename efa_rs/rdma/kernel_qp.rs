@@ -32,6 +32,7 @@ pub(super) const fn add_ops<P: Provider>(ops: &mut ffi::ib_device_ops) {
     }
 }
 
+#[allow(clippy::missing_safety_doc, reason = "that of `Ops`")]
 impl<P: Provider> Ops<P> {
     /// Posts send work requests. If this fails, `bad_wr` is the first one that was not posted.
     ///

@@ -105,7 +105,9 @@ impl Mapped {
         let entry = KBox::<Entry>::new_uninit(GFP_KERNEL | __GFP_ZERO)?;
         let entry: *mut Entry = KBox::into_raw(entry).cast();
         // SAFETY: The entry was just allocated.
-        unsafe { (&raw mut (*entry).mapping).write(mapping) };
+        let place = unsafe { &raw mut (*entry).mapping };
+        // SAFETY: There is room for the mapping.
+        unsafe { place.write(mapping) };
         // SAFETY: The caller guarantees that the context is valid. `entry` is freed by `mmap_free` only.
         if unsafe { ffi::rdma_user_mmap_entry_insert(context, entry.cast(), length) } != 0 {
             // SAFETY: The core has not taken the entry.
@@ -177,6 +179,7 @@ pub(super) const fn add_ops<P: Provider>(ops: &mut ffi::ib_device_ops) {
     }
 }
 
+#[allow(clippy::missing_safety_doc, reason = "that of `Ops`")]
 impl<P: Provider> Ops<P> {
     /// Returns the context of the process that calls a verb, which creates an object.
     ///

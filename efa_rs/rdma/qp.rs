@@ -180,6 +180,7 @@ pub(super) const fn add_common_ops<P: Provider>(ops: &mut ffi::ib_device_ops) {
     ops.fill_res_qp_entry = Some(Ops::<P>::fill_res_qp_entry);
 }
 
+#[allow(clippy::missing_safety_doc, reason = "that of `Ops`")]
 impl<P: Provider> Ops<P> {
     /// Initializes a new queue pair, and returns its data.
     ///

@@ -7,10 +7,7 @@ use core::{
     slice, //
 };
 
-use kernel::{
-    ffi::c_int,
-    prelude::*, //
-};
+use kernel::ffi::c_int;
 
 use super::mr_attr::Access;
 use crate::ffi;

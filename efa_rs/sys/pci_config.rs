@@ -84,7 +84,8 @@ pub(crate) fn function_level_reset(pdev: &pci::Device<Bound>) -> Result {
 /// A function whose memory decoding is enabled; disabled when dropped.
 pub(crate) struct Enabled<'bound> {
     pdev: &'bound pci::Device<Bound>,
-    was_left_halted: bool,
+    /// Whether the function was [left halted](mark_halted) by its previous driver.
+    pub(crate) was_left_halted: bool,
 }
 
 impl<'bound> Enabled<'bound> {
@@ -108,11 +109,6 @@ impl<'bound> Enabled<'bound> {
             pdev,
             was_left_halted,
         })
-    }
-
-    /// Returns whether the function was [left halted](mark_halted) by its previous driver.
-    pub(crate) fn was_left_halted(&self) -> bool {
-        self.was_left_halted
     }
 }
 

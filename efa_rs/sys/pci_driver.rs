@@ -149,8 +149,10 @@ impl<'bound, T: Driver> Adapted<'bound, T> {
     ///
     /// `data` must point to pinned data of the driver, which is valid during the call.
     unsafe fn work(data: *const ()) {
-        // SAFETY: By the requirement of this function.
-        T::work(unsafe { pinned(data) });
+        // SAFETY: By the requirement of this function, this is valid data.
+        let data = unsafe { &*data.cast() };
+        // SAFETY: By the requirement of this function, the data is pinned.
+        T::work(unsafe { Pin::new_unchecked(data) });
     }
 
     /// Callback of the work queue.
@@ -159,8 +161,10 @@ impl<'bound, T: Driver> Adapted<'bound, T> {
     ///
     /// As for [`Self::work`].
     unsafe fn monitor(data: *const ()) {
-        // SAFETY: By the requirement of this function.
-        T::monitor(unsafe { pinned(data) });
+        // SAFETY: By the requirement of this function, this is valid data.
+        let data = unsafe { &*data.cast() };
+        // SAFETY: By the requirement of this function, the data is pinned.
+        T::monitor(unsafe { Pin::new_unchecked(data) });
     }
 
     fn data(self: Pin<&Self>) -> Pin<&T::Data<'bound>> {
@@ -202,18 +206,6 @@ impl<T: Driver> pci::Driver for Known<T> {
         this.working.stop();
         this.monitoring.stop();
     }
-}
-
-/// Returns a reference to pinned data.
-///
-/// # Safety
-///
-/// `data` must point to a pinned `T`, which is valid for `'a`.
-unsafe fn pinned<'a, T>(data: *const ()) -> Pin<&'a T> {
-    // SAFETY: By the requirement of this function.
-    let data = unsafe { &*data.cast() };
-    // SAFETY: By the requirement of this function.
-    unsafe { Pin::new_unchecked(data) }
 }
 
 /// [`pci::Adapter`] with the callbacks that it lacks.

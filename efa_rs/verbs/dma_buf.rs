@@ -8,11 +8,8 @@ use kernel::{
 };
 
 use super::{
-    mr::{
+    mr_request::{
         keys,
-        new_region,
-        Memory,
-        New,
         Owned,
         Request, //
     },
@@ -25,7 +22,10 @@ use crate::{
         KeyPlace,
         Reclaim, //
     },
-    hw::admin::NoData,
+    hw::admin::{
+        mr::RegMrResponse,
+        NoData, //
+    },
     rdma::{
         self,
         MrInitAttr,
@@ -84,7 +84,8 @@ impl<'a> Hold<'a> {
 }
 
 impl<'a> DmaBuf<'a> {
-    /// Creates a memory region, which its exporter can't revoke meanwhile.
+    /// Registers memory, which its exporter can't revoke meanwhile. Returns the device's response, and number
+    /// and size of the pages.
     ///
     /// # Errors
     ///
@@ -95,7 +96,7 @@ impl<'a> DmaBuf<'a> {
         pd: &Pd,
         attr: &MrInitAttr<'a>,
         memory: Revocable<'a, Hold<'a>>,
-    ) -> Result<New<'a>> {
+    ) -> Result<(RegMrResponse, (u32, u64), Self)> {
         let owned = Owned::new(efa, memory)?;
         // Prevents a revocation until the device has completed the registration.
         let mut kept = owned.0.memory.keep();
@@ -115,11 +116,7 @@ impl<'a> DmaBuf<'a> {
             })?;
         kept.hold().what = Held::Region(keys(&registered), Some(place));
         drop(kept);
-        Ok(new_region(
-            &registered,
-            request.pages,
-            Memory::DmaBuf(owned),
-        ))
+        Ok((registered, request.pages, owned))
     }
 
     /// Deregisters the memory by the command, unless it was revoked.

@@ -9,13 +9,7 @@ use kernel::{
 
 use super::{
     abi::KEY_GENERATION,
-    mr::{
-        new_region,
-        permissions,
-        Memory,
-        Mr,
-        New, //
-    },
+    mr_request::permissions,
     pd::Pd,
     Efa, //
 };
@@ -29,7 +23,8 @@ use crate::{
             mr::{
                 AllocMr,
                 RegMr,
-                RegMrFlags, //
+                RegMrFlags,
+                RegMrResponse, //
             },
             NoData, //
         },
@@ -109,15 +104,15 @@ impl FastPages<'_> {
     }
 }
 
-impl<'a> Mr<'a> {
-    /// Creates a region of at most `max_pages` pages, for clients in the kernel.
+impl<'a> FastPages<'a> {
+    /// Creates a region of at most `max_pages` pages. Returns its pages and keys.
     ///
     /// # Errors
     ///
     /// - [`EINVAL`] if `max_pages` is 0, or more than a region can have.
     /// - [`ENOMEM`] if there is no memory.
     /// - Those of the admin command.
-    pub(super) fn alloc_fast(efa: &Efa<'a>, pd: &Pd, max_pages: u32) -> Result<New<'a>> {
+    pub(super) fn alloc(efa: &Efa<'a>, pd: &Pd, max_pages: u32) -> Result<(KBox<Self>, MrKeys)> {
         if max_pages == 0 || max_pages > efa.attributes().queues.max_mr_pages {
             return Err(EINVAL);
         }
@@ -145,52 +140,40 @@ impl<'a> Mr<'a> {
                 .with_new_key(alloc, |mr| (mr.l_key, mr.r_key))
         })?;
         pages.lkey.store(allocated.l_key, Relaxed);
-        Ok(New {
-            region: Self {
-                lkey: allocated.l_key,
-                count: max_pages,
-                page_size: 0,
-                memory: Memory::Fast(pages),
-            },
-            keys: MrKeys {
-                lkey: allocated.l_key,
-                rkey: allocated.r_key,
-            },
-            shared: [0; 4],
-        })
+        let keys = MrKeys {
+            lkey: allocated.l_key,
+            rkey: allocated.r_key,
+        };
+        Ok((pages, keys))
     }
 
-    /// Converts a registration by a work request, of pages that were added before.
+    /// Converts a registration by a work request of the region whose first local key was `first`.
     ///
     /// # Errors
     ///
-    /// - [`EINVAL`] if the region is not for fast registration.
-    /// - [`EINVAL`] if its keys have changed in more than the generation.
+    /// - [`EINVAL`] if the keys have changed in more than the generation.
     /// - [`EINVAL`] if the pages do not cover the length, or the access is not supported.
-    pub(super) fn fast_reg(&self, wr: &MrRegistration<'_, Self>) -> Result<FastMrRegReq> {
-        let Memory::Fast(pages) = &self.memory else {
-            return Err(EINVAL);
-        };
+    pub(super) fn convert<M>(
+        &self,
+        first: u32,
+        wr: &MrRegistration<'_, M>,
+    ) -> Result<FastMrRegReq> {
         let (access, lkey, iova, mr_length) = (wr.access(), wr.lkey(), wr.iova(), wr.length());
         let supported = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
         // The core's own convention for keys changes bits that identify the region.
-        if access.required() & !supported != 0 || (lkey ^ self.lkey) & !KEY_GENERATION != 0 {
+        if access.required() & !supported != 0 || (lkey ^ first) & !KEY_GENERATION != 0 {
             return Err(EINVAL);
         }
-        let count = pages.count.load(Relaxed);
-        let shift = pages
-            .page_size
-            .load(Relaxed)
-            .checked_ilog2()
-            .ok_or(EINVAL)?;
+        let count = self.count.load(Relaxed);
+        let shift = self.page_size.load(Relaxed).checked_ilog2().ok_or(EINVAL)?;
         let end = (iova % (1 << shift)).checked_add(mr_length).ok_or(EINVAL)?;
         if count == 0 || end.div_ceil(1 << shift) > count.into() {
             return Err(EINVAL);
         }
-        pages.lkey.store(lkey, Relaxed);
+        self.lkey.store(lkey, Relaxed);
         let (pbl_mode, pbl) = match count {
-            1 => (PblMode::Inline, pages.first.load(Relaxed)),
-            _ => (PblMode::Direct, pages.list.dma_address()),
+            1 => (PblMode::Inline, self.first.load(Relaxed)),
+            _ => (PblMode::Direct, self.list.dma_address()),
         };
         Ok(FastMrRegReq {
             lkey,
@@ -205,28 +188,27 @@ impl<'a> Mr<'a> {
             pbl,
         })
     }
+}
 
-    /// Creates a region of all memory that the device can address, for clients in the kernel.
-    ///
-    /// # Errors
-    ///
-    /// - `EOPNOTSUPP` if remote access is requested.
-    /// - Those of the admin command.
-    pub(super) fn register_all(efa: &Efa<'a>, pd: &Pd, access: Access) -> Result<New<'a>> {
-        if access.required() & !Access::LOCAL_WRITE != 0 {
-            return Err(EOPNOTSUPP);
-        }
-        let registered = efa.register_mr(&RegMr {
-            pd: pd.pdn,
-            mr_length: efa.session.device().memory_size(),
-            flags: RegMrFlags {
-                phys_page_size_shift: 0,
-                mem_addr_phy_mode_en: true,
-            },
-            // Local writes at most, as checked above.
-            permissions: permissions(access),
-            ..RegMr::default()
-        })?;
-        Ok(new_region(&registered, (0, 0), Memory::All))
+/// Creates a region of all memory that the device can address, for clients in the kernel.
+///
+/// # Errors
+///
+/// - `EOPNOTSUPP` if remote access is requested.
+/// - Those of the admin command.
+pub(super) fn register_all(efa: &Efa<'_>, pd: &Pd, access: Access) -> Result<RegMrResponse> {
+    if access.required() & !Access::LOCAL_WRITE != 0 {
+        return Err(EOPNOTSUPP);
     }
+    Ok(efa.register_mr(&RegMr {
+        pd: pd.pdn,
+        mr_length: efa.session.device().memory_size(),
+        flags: RegMrFlags {
+            phys_page_size_shift: 0,
+            mem_addr_phy_mode_en: true,
+        },
+        // Local writes at most, as checked above.
+        permissions: permissions(access),
+        ..RegMr::default()
+    })?)
 }

@@ -11,7 +11,7 @@ use super::{
     ah::Ah,
     attached::Sides,
     kernel_cq::KernelCq,
-    kernel_qp_create::Limits,
+    kernel_qp_sizes::Limits,
     kernel_wqe,
     mr::Mr, //
 };

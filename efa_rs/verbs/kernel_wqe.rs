@@ -6,7 +6,7 @@ use kernel::prelude::*;
 
 use super::{
     ah::Ah,
-    kernel_qp_create::Limits,
+    kernel_qp_sizes::Limits,
     mr::Mr, //
 };
 use crate::{

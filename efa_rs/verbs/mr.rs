@@ -2,43 +2,29 @@
 
 //! Memory regions.
 
-use kernel::{
-    prelude::*,
-    sync::Arc, //
-};
+use kernel::prelude::*;
 
 use super::{
     dma_buf::{
         DmaBuf,
         Hold, //
     },
+    mr_request::{
+        keys,
+        Owned,
+        Request, //
+    },
     pd::Pd,
     Efa,
     Verbs, //
 };
 use crate::{
-    com::{
-        CommandError,
-        Lent,
-        Loan,
-        Pages, //
-    },
-    hw::admin::{
-        mr::{
-            DeregMr,
-            RegMr,
-            RegMrFlags,
-            RegMrPermissions,
-            RegMrResponse, //
-        },
-        NoData, //
-    },
+    hw::admin::mr::RegMrResponse,
     rdma::{
         self,
         Access,
         Details,
         MrInitAttr,
-        MrKeys,
         NewMr,
         PinnedMemory,
         Udata,
@@ -47,23 +33,32 @@ use crate::{
 };
 
 #[cfg(kverbs)]
-use super::kernel_mr::FastPages;
+use {
+    super::kernel_mr::{
+        register_all,
+        FastPages, //
+    },
+    crate::{
+        hw::io::FastMrRegReq,
+        rdma::MrRegistration, //
+    },
+};
 
 /// A memory region.
 ///
 /// The core's object and this fit into 256 bytes, one of the allocator's sizes.
 pub(crate) struct Mr<'a> {
     /// Local key at first. Work requests may change that of a region for fast registration.
-    pub(super) lkey: u32,
+    lkey: u32,
     /// Number of pages, at most.
-    pub(super) count: u32,
+    count: u32,
     /// Bytes of a page of userspace.
-    pub(super) page_size: u64,
-    pub(super) memory: Memory<'a>,
+    page_size: u64,
+    memory: Memory<'a>,
 }
 
 /// The memory of a memory region.
-pub(super) enum Memory<'a> {
+enum Memory<'a> {
     /// Memory of a process.
     Process(Owned<'a, Umem<'a>>),
     /// Memory of a dma-buf.
@@ -74,37 +69,6 @@ pub(super) enum Memory<'a> {
     /// Pages that work requests set (fast registration).
     #[cfg(kverbs)]
     Fast(KBox<FastPages<'a>>),
-}
-
-/// Pinned memory with its state for the device: one allocation of 32 bytes for memory of a process.
-#[pin_data]
-pub(super) struct Pinned<'a, T> {
-    pub(super) memory: T,
-    pub(super) loan: Loan<'a>,
-}
-
-/// The owner of pinned memory.
-pub(super) struct Owned<'a, T: Send + Sync + 'a>(pub(super) Arc<Pinned<'a, T>>);
-
-impl<'a, T: Send + Sync + 'a> Owned<'a, T> {
-    /// Takes memory that the device does not use yet.
-    ///
-    /// # Errors
-    ///
-    /// - [`ENOMEM`] if there is no memory.
-    pub(super) fn new(efa: &Efa<'a>, memory: T) -> Result<Self> {
-        let pinned = try_pin_init!(Pinned {
-            memory,
-            loan: Loan::new(efa.session.epoch())?,
-        }? Error);
-        Ok(Self(Arc::pin_init(pinned, GFP_KERNEL)?))
-    }
-}
-
-impl<'a, T: Send + Sync + 'a> Drop for Owned<'a, T> {
-    fn drop(&mut self) {
-        self.0.loan.end("a memory region", || self.0.clone());
-    }
 }
 
 #[vtable]
@@ -124,13 +88,26 @@ impl<'a> rdma::MemoryRegion<'a, Verbs> for Mr<'a> {
     #[cfg(kverbs)]
     fn register_dma(device: &rdma::Device<Efa<'a>>, pd: &Pd, access: Access) -> Result<New<'a>> {
         let efa = device.data();
-        Self::register_all(efa, pd, access).inspect_err(|_| efa.errors.get_dma_mr_err.increment())
+        register_all(efa, pd, access)
+            .map(|registered| new_region(&registered, (0, 0), Memory::All))
+            .inspect_err(|_| efa.errors.get_dma_mr_err.increment())
     }
 
     #[cfg(kverbs)]
     fn alloc(device: &rdma::Device<Efa<'a>>, pd: &Pd, max_pages: u32) -> Result<New<'a>> {
         let efa = device.data();
-        Self::alloc_fast(efa, pd, max_pages).inspect_err(|_| efa.errors.alloc_mr_err.increment())
+        FastPages::alloc(efa, pd, max_pages)
+            .map(|(pages, keys)| New {
+                region: Self {
+                    lkey: keys.lkey,
+                    count: max_pages,
+                    page_size: 0,
+                    memory: Memory::Fast(pages),
+                },
+                keys,
+                shared: [0; 4],
+            })
+            .inspect_err(|_| efa.errors.alloc_mr_err.increment())
     }
 
     #[cfg(kverbs)]
@@ -168,7 +145,7 @@ impl<'a> rdma::MemoryRegion<'a, Verbs> for Mr<'a> {
 }
 
 /// A new memory region.
-pub(super) type New<'a> = NewMr<Mr<'a>, [u16; 4]>;
+type New<'a> = NewMr<Mr<'a>, [u16; 4]>;
 
 impl<'a> Mr<'a> {
     fn lkey(&self) -> u32 {
@@ -177,6 +154,20 @@ impl<'a> Mr<'a> {
             return pages.lkey();
         }
         self.lkey
+    }
+
+    /// Converts a registration by a work request, of pages that were added before.
+    ///
+    /// # Errors
+    ///
+    /// - [`EINVAL`] if the region is not for fast registration.
+    /// - Those of [`FastPages::convert`].
+    #[cfg(kverbs)]
+    pub(super) fn fast_reg(&self, wr: &MrRegistration<'_, Self>) -> Result<FastMrRegReq> {
+        match &self.memory {
+            Memory::Fast(pages) => pages.convert(self.lkey, wr),
+            _ => Err(EINVAL),
+        }
     }
 
     /// Creates a memory region.
@@ -213,7 +204,10 @@ impl<'a> Mr<'a> {
 
         match attr.pin(|| Hold::new(efa))? {
             PinnedMemory::Process(memory) => Self::register_process(efa, pd, attr, memory),
-            PinnedMemory::DmaBuf(memory) => DmaBuf::register(efa, pd, attr, memory),
+            PinnedMemory::DmaBuf(memory) => {
+                let (registered, pages, owned) = DmaBuf::register(efa, pd, attr, memory)?;
+                Ok(new_region(&registered, pages, Memory::DmaBuf(owned)))
+            }
         }
     }
 
@@ -240,101 +234,8 @@ impl<'a> Mr<'a> {
     }
 }
 
-/// A registration of userspace memory, before it is submitted to the device.
-pub(super) struct Request<'a> {
-    command: RegMr,
-    /// The list of pages, if it is not in the command itself.
-    list: Option<Lent<'a, Pages>>,
-    /// Number and size of the pages.
-    pub(super) pages: (u32, u64),
-}
-
-impl<'a> Request<'a> {
-    /// Prepares the registration of `pages`; these are `None` if no page size of the device fits.
-    ///
-    /// # Errors
-    ///
-    /// - `EOPNOTSUPP` if `pages` is `None`.
-    /// - [`ENOMEM`] if the device's limit on pages is exceeded, or there is no memory for the list.
-    pub(super) fn new(
-        efa: &Efa<'a>,
-        pd: &Pd,
-        attr: &MrInitAttr<'a>,
-        pages: Option<rdma::Pages<'_>>,
-    ) -> Result<Self> {
-        let mut pages = pages.ok_or(EOPNOTSUPP)?;
-        let (page_size, count) = (pages.page_size(), pages.count());
-        if count > efa.attributes().queues.max_mr_pages as usize {
-            return Err(ENOMEM);
-        }
-        let dev = efa.session.device().dev();
-        let (place, list) = Pages::new(dev, count, |part| pages.fill(part))?;
-        let list = match list {
-            Some(list) => {
-                let list = Arc::new(list, GFP_KERNEL)?;
-                Some(Lent::new(efa.session.epoch(), &"a list of pages", list)?)
-            }
-            None => None,
-        };
-
-        let mut command = RegMr {
-            pd: pd.pdn,
-            mr_length: attr.length,
-            flags: RegMrFlags {
-                // CAST: At most 64.
-                phys_page_size_shift: page_size.trailing_zeros() as u8,
-                mem_addr_phy_mode_en: false,
-            },
-            permissions: permissions(attr.access),
-            iova: attr.iova,
-            ..RegMr::default()
-        };
-        command.set_page_list(place);
-        Ok(Self {
-            command,
-            list,
-            // CAST: At most `max_mr_pages`.
-            pages: (count as u32, page_size),
-        })
-    }
-
-    /// Registers the region. The device uses the list of pages only during the command.
-    pub(super) fn execute(&self, efa: &Efa<'_>) -> Result<RegMrResponse, CommandError> {
-        let loan = self.list.as_ref().map(Lent::loan);
-        Loan::lend_any_during(loan, || efa.register_mr(&self.command))
-    }
-}
-
-impl Efa<'_> {
-    /// Registers a region. Its remote key differs from those of revoked regions.
-    pub(super) fn register_mr(&self, command: &RegMr) -> Result<RegMrResponse, CommandError> {
-        self.session
-            .reclaim()
-            .with_new_key(|| self.admin().execute(command), |mr| (mr.l_key, mr.r_key))
-    }
-
-    // One copy for all kinds of memory.
-    #[inline(never)]
-    fn deregister_mr(&self, l_key: u32) -> Result<NoData, CommandError> {
-        self.admin().execute(&DeregMr { l_key })
-    }
-}
-
-pub(super) fn permissions(access: Access) -> RegMrPermissions {
-    let has = |flag| access.bits() & flag != 0;
-    RegMrPermissions {
-        local_write_enable: has(Access::LOCAL_WRITE),
-        remote_write_enable: has(Access::REMOTE_WRITE),
-        remote_read_enable: has(Access::REMOTE_READ),
-    }
-}
-
 /// Returns a region that the device has registered, of pages of userspace: their number and size.
-pub(super) fn new_region<'a>(
-    registered: &RegMrResponse,
-    pages: (u32, u64),
-    memory: Memory<'a>,
-) -> New<'a> {
+fn new_region<'a>(registered: &RegMrResponse, pages: (u32, u64), memory: Memory<'a>) -> New<'a> {
     New {
         region: Mr {
             lkey: registered.l_key,
@@ -344,13 +245,6 @@ pub(super) fn new_region<'a>(
         },
         keys: keys(registered),
         shared: interconnects(registered),
-    }
-}
-
-pub(super) fn keys(registered: &RegMrResponse) -> MrKeys {
-    MrKeys {
-        lkey: registered.l_key,
-        rkey: registered.r_key,
     }
 }
 
