@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """Conversion of a file of efa_rs/ for Linux's tree."""
 
+import re
 import unittest
 
 import support
@@ -56,6 +57,72 @@ CONDITIONS = """trait Queue {
 """
 
 
+PARTS = """use kernel::prelude::*;
+use kernel::{
+    ffi::c_int,
+    fmt, //
+};
+
+use super::{
+    device::Device,
+    mr::MemoryRegion,
+    qp, //
+};
+
+/// ```
+/// impl Provider for Null {
+///     type Pd<'a> = Absent;
+///     type Mr<'a> = Absent;
+/// }
+/// ```
+trait Provider {
+    type Pd<'a>;
+
+    /// Memory regions.
+    type Mr<'a>: MemoryRegion<'a, Self>;
+
+    /// Logs.
+    fn enabled(&self, text: fmt::Arguments<'_>) {}
+}
+
+fn add(device: &Device) -> c_int {
+    if P::HAS_ENABLED {
+        device.enabled = true;
+    }
+    // SAFETY: It is valid.
+    unsafe { qp::add(device) };
+    Slots {
+        // Not enabled.
+        text: "enabled",
+        enabled: qp::get(),
+    }
+}
+"""
+
+REDUCED = """use kernel::prelude::*;
+use kernel::ffi::c_int;
+
+use super::device::Device;
+
+/// ```
+/// impl Provider for Null {
+///     type Pd<'a> = Absent;
+/// }
+/// ```
+trait Provider {
+    type Pd<'a>;
+
+}
+
+fn add(device: &Device) -> c_int {
+    Slots {
+        // Not enabled.
+        text: "enabled",
+    }
+}
+"""
+
+
 class InTree(unittest.TestCase):
     def test_imports_names_and_visibility_are_those_of_the_tree(self):
         self.assertEqual(in_tree.source(FILE), IN_TREE)
@@ -69,6 +136,20 @@ class InTree(unittest.TestCase):
         self.assertIn("    fn poll", found)
         self.assertNotIn("cfg", found)
         self.assertNotIn("KERNEL", found)
+
+    def test_what_needs_a_module_or_a_name_that_is_not_there_is_left_out(self):
+        modules, names = {"mr", "qp"}, {"enabled"}
+        kinds = in_tree.reduced(PARTS, modules, names, set())[1]
+        self.assertEqual(kinds, {"Mr"})
+        text, _ = in_tree.reduced(PARTS, modules, names | kinds, set())
+        self.assertEqual(re.sub(r"\n\n+", "\n\n", text), REDUCED)
+
+    def test_a_file_that_needs_nothing_else_is_unchanged(self):
+        self.assertEqual(in_tree.reduced(FILE, set(), set(), set()), (FILE, set()))
+
+    def test_a_condition_on_a_parameter_is_resolved(self):
+        text = "fn f(\n    #[cfg(in_tree)] name: &CStr,\n    #[cfg(not(in_tree))] home: Home,\n) {\n}\n"
+        self.assertEqual(in_tree.resolved(text, set()), "fn f(\nname: &CStr,\n) {\n}\n")
 
     def test_only_the_modules_of_a_patch_are_declared_and_exported(self):
         text = "//! About.\n\nmod ah;\nmod qp;\n\npub(crate) use self::{\n    ah::Ah,\n    qp::Qp, //\n};\n"

@@ -13,6 +13,7 @@ PATHS = {
     ("crate", "sys", "attach"): ("crate", "device", "attach"),
     ("crate", "sys", "dma"): ("crate", "dma", "user"),
     ("crate", "sys", "mmio"): ("crate", "pci", "region"),
+    ("super", "words"): ("crate", "dma", "words"),
     ("crate", "sys", "atomic"): ("core", "sync", "atomic"),
     ("crate", "sys", "atomic", "Relaxed"): ("core", "sync", "atomic", "Ordering", "Relaxed"),
     ("kernel",): ("crate",),
@@ -28,7 +29,7 @@ PATHS_OUTSIDE = {
 }
 # Edits of a driver's own files, mainly of ffi/ and sys/, parts of which are in the kernel crate or elsewhere in the tree.
 DRIVER = (
-    (re.compile(r"^pub\(crate\) mod (?:attach|device|dma|mmio);\n", re.MULTILINE), ""),
+    (re.compile(r"^(?:pub\(crate\) mod (?:attach|device|dma|mmio)|mod words);\n", re.MULTILINE), ""),
     (re.compile(r"^(?:#\[[^\n]*\]\n)?mod rdma;\n", re.MULTILINE), ""),
     (re.compile(r"^mod uapi;\n\n", re.MULTILINE), ""),
     (re.compile(r"\buse uapi::UapiDefinitions\b"), "use kernel::rdma::UapiDefinitions"),
@@ -46,13 +47,20 @@ DRIVER = (
 # Modules that are a part of the driver's crate here, and of the kernel crate in the tree.
 SHARED = re.compile(r"(?:^#\[allow\([^\n]*\)\]\n)?^mod (?:ffi|rdma|sys);\n", re.MULTILINE)
 # Paths whose uses are rewritten below in the kernel crate, so that nothing imports them there.
-UNUSED = {("crate", "sys"), ("crate", "sys", "device"), ("super", "device", "as_raw"), ("super", "pci", "as_raw")}
+UNUSED = {
+    ("super", "atomic", "dma_rmb"),
+    ("crate", "sys"),
+    ("crate", "sys", "device"),
+    ("super", "device", "as_raw"),
+    ("super", "pci", "as_raw"),
+}
 # Edits outside of imports and documentation.
 CODE = (
     (re.compile(r"(?<![:\w])ffi::UapiDefinitions"), "super::uapi::UapiDefinitions"),
     (re.compile(r"(?<![:\w])ffi::(?!c_|\{)(\w+)"), r"bindings::\1"),
     (re.compile(r"\$crate::ffi::"), "$crate::bindings::"),
     (re.compile(r"(?<![:\w$])kernel::(?=\w)"), "crate::"),
+    (re.compile(r"(?<![.\w])dma_rmb\(\)"), "crate::sync::barrier::dma_mb(crate::sync::barrier::Read)"),
     # A device of the kernel crate has this as a method.
     (re.compile(r"(?<![.\w])(?<!fn )(?:sys::device::)?as_raw\(([\w.]+(?:\(\))?)\)"), r"\1.as_raw()"),
 )
@@ -286,9 +294,10 @@ def module(text, files, names, dead=()):
     FILES are the modules' texts. Items that are visible in the crate are exported in the tree, even if nothing in efa_rs/ imports them.
     """
     listed = [path for match in REEXPORT.finditer(text) for path in leaves(match["tree"])]
+    plain_ones = [path for match in REEXPORT.finditer(text) if not match["attributes"] for path in leaves(match["tree"])]
     found = [("self", name, match["name"]) for name, file in files.items() for match in ITEM.finditer(file)]
     others = {path: None for path in found if path not in listed}
-    first = next((path[1] for path in listed if path[0] == "self" and path[1] in names), None)
+    first = next((path[1] for path in plain_ones if path[0] == "self" and path[1] in names), None)
     # Not expect: the tests, which a configuration may leave out, use the items, too.
     allow = '#[allow(dead_code, reason = "the rest is used by a later patch")]\n'
     declared = [match["name"] for match in MODULE.finditer(text)]
@@ -304,7 +313,7 @@ def module(text, files, names, dead=()):
     def export(match):
         paths = {mapped(path): None for path in leaves(match["tree"])}
         paths = {path: None for path in paths if path[0] != "self" or path[1] in names}
-        if any(path[1] == first for path in paths):
+        if not match["attributes"] and any(path[1] == first for path in paths):
             paths |= others
             others.clear()
         if not paths:
@@ -312,7 +321,8 @@ def module(text, files, names, dead=()):
         statements = imports(paths).split("\n\n")
         return "".join(f"{rewritten(match['attributes'], TEXT)}pub {statement}\n\n" for statement in statements if statement)
 
-    return ABOUT.sub(lambda match: about(match[0], names), REEXPORT.sub(export, MODULE.sub(declare, text)))
+    missing = sorted({path[-1] for path in listed if path[0] == "self" and path[1] not in names} | {"-"})
+    return ABOUT.sub(lambda match: about(match[0], names, missing), REEXPORT.sub(export, MODULE.sub(declare, text)))
 
 
 # The documentation of rdma.rs, and words of its sentences that are not for the tree: build options, and the place in the tree.
@@ -320,8 +330,8 @@ ABOUT = re.compile(r"^//!.*?\n\n", re.MULTILINE | re.DOTALL)
 NOT_THERE = re.compile(r"\bcfg\b|\bEFA\b|rust/kernel/rdma")
 
 
-def about(text, names):
-    """Returns the documentation of rdma.rs for the modules NAMES."""
+def about(text, names, missing):
+    """Returns the documentation of rdma.rs for the modules NAMES, without the MISSING names."""
     paragraphs = [" ".join(paragraph.replace("\n", " ").split()) for paragraph in re.split(r"\n\s*\n", text.replace("//!", "").strip())]
     if "provider" not in names:
         # Paragraphs about providers are added together with the provider.
@@ -331,6 +341,7 @@ def about(text, names):
         paragraphs = [paragraph.replace(", with the `cfg` `rdma_client`,", "") for paragraph in paragraphs]
     for paragraph in paragraphs:
         sentences = [sentence for sentence in re.split(r"(?<=[.]) ", paragraph) if not NOT_THERE.search(sentence)]
+        sentences = [re.sub(rf"(?:, )?\[`(?:{'|'.join(missing)})`\]", "", line).replace(": .", ".") for line in sentences]
         if "kernel_qp" not in names:
             sentences = [sentence for sentence in sentences if "`kernel_*`" not in sentence]
         # In the tree, modules are private, so that links to them are removed.
@@ -340,9 +351,14 @@ def about(text, names):
 
 
 # An attribute with a build option that only efa_rs/ has.
-CONDITION = re.compile(r"^(?P<indent>[ \t]*)#\[cfg\((?P<condition>[^\n]*(?:kverbs|rdma_client)[^\n]*)\)\]\n", re.MULTILINE)
-# The beginning of an item or a statement, which no comma at the top level ends.
-KEYWORD = re.compile(r"\s*(?:pub(?:\(\w+\))?|unsafe|const|static|type|fn|impl|use|mod|struct|enum|trait|let|if|macro_rules!|#\[)")
+CONDITION = re.compile(
+    r"^(?P<indent>[ \t]*)#\[cfg\((?P<condition>[^\n]*?(?:kverbs|rdma_client|in_tree)[^\n]*?)\)\](?:\n| (?=\w))", re.MULTILINE
+)
+# The beginning of an item or a statement, which no comma at the top level ends. Fields are no items.
+KEYWORD = re.compile(
+    r"\s*(?:#!?\[[^\]]*\]\s*)*(?!pub(?:\(\w+\))? \w+: )"
+    r"(?:pub(?:\(\w+\))?|unsafe|const|static|type|fn|impl|use|mod|struct|enum|trait|let|if|macro_rules!)"
+)
 # The documentation and attributes before a place.
 BEFORE = re.compile(r"(?:^[ \t]*(?:///|#\[)[^\n]*\n)*\Z", re.MULTILINE)
 
@@ -358,8 +374,13 @@ def holds(condition, on):
             "not_": lambda value: not value,
             "kverbs": "kverbs" in on,
             "rdma_client": "rdma_client" in on,
+            "in_tree": True,
         },
     )
+
+
+# What follows a block that does not end an item or a statement.
+CONTINUES = re.compile(r"[;,)?.]|\s*(?:else\b|\.)")
 
 
 def item_end(text, start):
@@ -372,8 +393,10 @@ def item_end(text, start):
             depth += 1
         elif sign in ")]}":
             depth -= 1
+            if depth < 0:
+                return match.start()
             # The bracket of an attribute does not end the item that it belongs to.
-            if depth == 0 and sign == "}" and text[match.end() : match.end() + 1] not in ";,)":
+            if depth == 0 and sign == "}" and not CONTINUES.match(text, match.end()):
                 return match.end()
         elif depth == 0 and (sign == ";" or (sign == "," and not is_item)):
             return match.end()
@@ -381,12 +404,12 @@ def item_end(text, start):
 
 
 # A conditional attribute with such an option.
-CONDITIONAL = re.compile(r"^#\[cfg_attr\(\s*not\((?P<name>kverbs|rdma_client)\),(?:[^\n]*\n)*?[^\n]*\)\]\n", re.MULTILINE)
+CONDITIONAL = re.compile(r"^#\[cfg_attr\(\s*not\((?P<name>kverbs|rdma_client)\),(?P<attribute>(?:[^\n]*\n)*?[^\n]*)\)\]\n", re.MULTILINE)
 
 
 def resolved(text, on):
     """Removes the conditions of a file: names in ON are set, and the others are not."""
-    text = CONDITIONAL.sub(lambda match: "" if match["name"] in on else match[0], text)
+    text = CONDITIONAL.sub(lambda match: "" if match["name"] in on else f"#[{match['attribute'].strip()}]\n", text)
     while match := CONDITION.search(text):
         begin, end = match.span()
         if holds(match["condition"], on):
@@ -399,6 +422,64 @@ def resolved(text, on):
         # One of two blank lines is kept.
         text = text[:begin] + (rest.lstrip("\n") if text[:begin].endswith("\n\n") or text[:begin].endswith("{\n") else rest)
     return text
+
+
+# A comment or a string, and a line that sets an associated type in an example.
+COMMENTED = re.compile(r'//[^\n]*|"(?:[^"\\\n]|\\.)*"')
+EXAMPLE = re.compile(r"^\s*/// +type (?P<name>\w+)<'a> = \w+;\n", re.MULTILINE)
+# The associated type of a kind of object.
+KIND = re.compile(r"\btype (?P<name>\w+)<'a>:")
+
+
+def plain(text):
+    """The code of a file without imports, comments and strings, which become spaces."""
+    return USE.sub(lambda match: " " * len(match[0]), COMMENTED.sub(lambda match: " " * len(match[0]), text))
+
+
+def element(code, position):
+    """Returns where the smallest item, statement or field that has a POSITION begins. CODE has no comments."""
+    starts: list[int | None] = [0]
+    for match in re.compile(r"[][(){};,]").finditer(code, 0, position):
+        sign, end = match[0], match.end()
+        if sign in "([{":
+            # A block of unsafe code has one operation, and is empty without it.
+            starts.append(end if sign == "{" and not code.endswith("unsafe ", 0, end - 1) else None)
+        elif sign in ")]}":
+            starts.pop()
+            ends = sign == "}" and starts[-1] is not None and not CONTINUES.match(code, end)
+            starts[-1] = end if ends else starts[-1]
+        elif starts[-1] is not None and (sign == ";" or not KEYWORD.match(code, starts[-1])):
+            starts[-1] = end
+    return next(start for start in reversed(starts) if start is not None)
+
+
+def reduced(text, modules, names, on):
+    """Resolves a file, and leaves out the items, statements and fields that need NAMES or MODULES, and what only they import.
+
+    Returns the rest, and the associated types that are left out.
+    """
+    before, kinds, text = set(re.findall(r"\w+", plain(text))), set(), resolved(text, on)
+    used = {path: path[-1].split(" as ")[-1] for match in USE.finditer(text) for path in leaves(match["tree"])}
+    missing = {name for path, name in used.items() if path[0] == "super" and path[1] in modules}
+    missing |= {*names, *(f"HAS_{name.upper()}" for name in names)}
+    pattern = re.compile(rf"\b(?:{'|'.join(sorted(missing))})\b") if missing else re.compile(r"(?!)")
+    while match := pattern.search(code := plain(text)):
+        begin = element(code, match.start())
+        first = begin + len(code[begin:]) - len(code[begin:].lstrip())
+        # Its own comments are those that no blank line separates from it.
+        blank = text.rfind("\n\n", begin, first)
+        begin = blank + 2 if blank >= 0 else text.find("\n", begin, first) + 1 or begin
+        end = item_end(text, first)
+        kinds |= {found["name"] for found in KIND.finditer(code, first, end)}
+        text = text[:begin] + text[end:].removeprefix("\n")
+    lost = before - set(re.findall(r"\w+", plain(text)))
+
+    def keep(match):
+        paths = [path for path in leaves(match["tree"]) if used[path] not in missing | lost]
+        return imports(paths)[:-1].join([match["attributes"], ""]) if paths else ""
+
+    text = EXAMPLE.sub(lambda match: "" if match["name"] in missing else match[0], text)
+    return USE.sub(keep, text) if missing | lost else text, kinds
 
 
 COMMENT = re.compile(r"^(?P<indent>\s*)(?P<sign>///|//!|//) (?P<text>\S.*)$")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""make upstream: the layer over the RDMA core as a series of patches for Linux's tree, each of which is built and checked.
+"""make upstream: the layer over the RDMA core as series of patches for Linux's tree. Each patch is built and checked.
 
 upstream/series.toml says which files are in which patch, and upstream/*.msg why. A tree with the kernel built stays in the cache. The
 results of a patch are cached under the hash of all patches up to it.
@@ -8,10 +8,10 @@ results of a patch are cached under the hash of all patches up to it.
 import difflib
 import json
 import re
-import shutil
 import subprocess
 import tomllib
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from . import build, cache, debug_kernel, in_tree, ktap, steps, toolroot
 from .failure import Failure
@@ -20,11 +20,6 @@ from .tally import Tally
 FOLDER = cache.CLONE / "upstream"
 CONFIG = "/efa-rs/upstream/config"
 TREE = "/run/efa-rs/build"
-# Parts of the tree that the series changes. Copies of the originals are kept.
-CHANGED = (
-    *("MAINTAINERS", "rust", "samples/rust", "include/rdma", "include/uapi/rdma"),
-    *("drivers/infiniband/Kconfig", "drivers/infiniband/hw/Makefile"),
-)
 # Parts of Linux's source that are not unpacked.
 LEFT_OUT = (
     *("Documentation/*.*", "arch/[a-wyz]*/*.[chS]", "arch/*/boot/dts/*", "drivers/gpu/drm/*/*.[ch]", "sound/*.[ch]"),
@@ -49,11 +44,19 @@ class Patch:
     changes: dict[str, tuple[str, str]]
     state: dict[str, str]
     config: str
+    # Its series, and its number in it.
+    series: str
+    number: int
     key: str = ""
 
     @property
     def subject(self):
         return self.message.splitlines()[0]
+
+    @property
+    def added(self):
+        """The number of lines that the patch adds."""
+        return len(re.findall(r"^\+(?!\+\+ )", self.text(), re.MULTILINE))
 
     def text(self):
         """The patch as git would mail it, without a sender."""
@@ -76,11 +79,13 @@ class Parts:
     config: list[str] = field(default_factory=list)
     edits: list[dict[str, str]] = field(default_factory=list)
     # Modules with items that only a later patch uses.
-    dead: list[str] = field(default_factory=list)
+    dead: set[str] = field(default_factory=set)
+    # Names of items that are left out, with all that mentions them; of one module, if the module is named with a dot.
+    without: list[str] = field(default_factory=list)
 
 
 def description():
-    """The table of the series."""
+    """The table of all series."""
     return tomllib.loads((FOLDER / "series.toml").read_text())
 
 
@@ -90,7 +95,7 @@ def key():
 
 
 def tree():
-    """Returns the folder with Linux's source, built, and with copies of the originals of CHANGED."""
+    """Returns the folder with Linux's source, built."""
 
     def make(path):
         (path / "tree").mkdir(parents=True)
@@ -98,10 +103,6 @@ def tree():
         unpack = f"tar -x -f {toolroot.source(toolroot.SERIES)} -C {TREE} --strip-components=1 --wildcards {options}"
         with steps.step("Linux for the series") as log:
             in_tree_of(path, unpack, log)
-            for name in CHANGED:
-                copy = path / "before" / name
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                (shutil.copytree if (path / "tree" / name).is_dir() else shutil.copy)(path / "tree" / name, copy)
             (path / "tree" / "rustdoc.mk").write_text(RUSTDOC)
             in_tree_of(path, f"{BUILD} && {DOCUMENT}", log)
 
@@ -141,17 +142,57 @@ def with_tests(source, text):
     return text + "\n" + tests.read_text() if source.startswith("efa_rs/rdma/") and tests.exists() else text
 
 
-def made(parts, before):
-    """Returns all files that differ from the tree BEFORE once the PARTS are in it."""
+def there(folder):
+    """The paths of the files in a tree that a state has written."""
+    kept = folder / "there.json"
+    return set(json.loads(kept.read_text())) if kept.exists() else set()
+
+
+def original(folder, path):
+    """The text of a file without any patch; empty if there is no such file."""
+    kept = folder / "before" / path
+    if not kept.exists() and path not in there(folder):
+        kept = folder / "tree" / path
+    return kept.read_text() if kept.exists() else ""
+
+
+def edited(text, edit):
+    """Returns a file after an edit: TEXT added before or after an anchor, or instead of what is cut from one anchor to another."""
+    added, cut = edit.get("text", ""), ""
+    if "cut" in edit:
+        begin = text.find(edit["cut"])
+        end = text.find(edit["to"], begin)
+        if min(begin, end) < 0:
+            raise Failure(f"{edit['file']} does not have {edit['cut']!r} and {edit['to']!r}: correct upstream/series.toml.")
+        cut = text[begin:end]
+        if "before" not in edit:
+            return text[:begin] + added + text[end:]
+        text = text[:begin] + text[end:]
+    anchor = edit.get("after") or edit["before"]
+    if text.count(anchor) != 1:
+        raise Failure(f"{edit['file']} has {anchor!r} not just once, where upstream/series.toml adds lines: correct that.")
+    return text.replace(anchor, anchor + added if "after" in edit else cut + added + anchor)
+
+
+def made(parts, folder):
+    """Returns all files that differ from those of the tree in FOLDER once the PARTS are in it."""
     texts = {}
     on = set(parts.on)
     for edit in parts.edits:
         path = edit["file"]
-        text = texts.get(path) or (before / path).read_text()
-        anchor = edit.get("after") or edit["before"]
-        if text.count(anchor) != 1:
-            raise Failure(f"{path} has {anchor!r} not just once, where upstream/series.toml adds lines: correct that.")
-        texts[path] = text.replace(anchor, anchor + edit["text"] if "after" in edit else edit["text"] + anchor)
+        texts[path] = edited(texts.get(path) or original(folder, path), edit)
+    root = in_tree.resolved((cache.CLONE / "efa_rs/rdma.rs").read_text(), on)
+    missing = {match["name"] for match in in_tree.MODULE.finditer(root)} - set(parts.modules)
+    files = {name: cache.CLONE / f"efa_rs/rdma/{name}.rs" for name in parts.modules}
+    modules = {name: file.read_text() for name, file in files.items() if file.exists()}
+    names = {name for name in parts.without if "." not in name}
+
+    def own(module):
+        return names | {item.partition(".")[2] for item in parts.without if item.startswith(f"{module}.")}
+
+    for text in modules.values():
+        names |= in_tree.reduced(text, missing, names, on)[1]
+    modules = {name: in_tree.reduced(text, missing, own(name), on)[0] for name, text in modules.items()}
     rust, used, called = {}, [], set()
     for source, target in parts.files.items():
         text = (cache.CLONE / source).read_text()
@@ -160,7 +201,7 @@ def made(parts, before):
                 # Items for the rest of sys/ are for drivers in the tree.
                 text = text.replace("pub(super) ", "pub(crate) ")
             rewrite = next(rewrite for start, rewrite in REWRITES.items() if target.startswith(start))
-            text = in_tree.resolved(text, on)
+            text = in_tree.reduced(text, (), own(Path(source).stem), on)[0]
             if rewrite == in_tree.source:
                 used.append(text)
             else:
@@ -168,10 +209,8 @@ def made(parts, before):
             rust[target] = with_tests(source, rewrite(text))
         else:
             texts[target] = in_tree.rewritten(text, in_tree.DRIVER)
-    root = in_tree.resolved((cache.CLONE / "efa_rs/rdma.rs").read_text(), on)
-    files = {name: cache.CLONE / f"efa_rs/rdma/{name}.rs" for name in parts.modules}
-    modules = {name: in_tree.resolved(file.read_text(), on) for name, file in files.items() if file.exists()}
-    rust["rust/kernel/rdma.rs"] = in_tree.module(root, modules, parts.modules, parts.dead)
+    if modules:
+        rust["rust/kernel/rdma.rs"] = in_tree.module(root, modules, parts.modules, parts.dead)
     for name, text in modules.items():
         rust[f"rust/kernel/rdma/{name}.rs"] = with_tests(f"efa_rs/rdma/{name}.rs", in_tree.source(text))
     texts |= formatted(rust)
@@ -179,61 +218,63 @@ def made(parts, before):
         if path.endswith("/ffi/helpers.c"):
             texts[path] = in_tree.with_functions(texts[path], called)
     helpers = (cache.CLONE / "efa_rs/ffi/helpers.c").read_text()
-    texts["rust/helpers/rdma.c"] = in_tree.helpers(helpers, in_tree.called([*used, *modules.values()]), parts.includes)
+    if parts.includes:
+        texts["rust/helpers/rdma.c"] = in_tree.helpers(helpers, in_tree.called([*used, *modules.values()]), parts.includes)
     return texts
 
 
 def driver(target, parts):
     """The files of efa_rs/ that are in no patch yet, and their places in the folder TARGET."""
     # The kernel crate has a method in place of sys/device.rs.
-    there = {*parts.files, "efa_rs/rdma.rs", "efa_rs/sys/device.rs", *(f"efa_rs/rdma/{name}.rs" for name in parts.modules)}
-    found = {file.relative_to(cache.CLONE) for pattern in DRIVER_FILES for file in (cache.CLONE / "efa_rs").rglob(pattern)}
-    return {str(file): f"{target}/{file.relative_to('efa_rs')}" for file in sorted(found) if str(file) not in there}
+    taken = {*parts.files, "efa_rs/rdma.rs", "efa_rs/sys/device.rs"}
+    found = {str(file.relative_to(cache.CLONE)) for pattern in DRIVER_FILES for file in (cache.CLONE / "efa_rs").rglob(pattern)}
+    mine = sorted(file for file in found - taken if not file.startswith("efa_rs/rdma/"))
+    return {file: f"{target}/{file.removeprefix('efa_rs/')}" for file in mine}
 
 
-def series(before):
-    """The patches in their order; BEFORE has the files of the tree that they change."""
-    parts, last, patches = Parts(), {}, []
-    for entry in description()["patch"]:
-        for name in ("modules", "on", "config"):
-            setattr(parts, name, getattr(parts, name) + entry.get(name, []))
-        parts.includes = sorted({*parts.includes, *entry.get("includes", [])})
-        parts.dead = entry.get("dead", [])
-        parts.files |= entry.get("files", {})
-        parts.files |= driver(entry["driver"], parts) if "driver" in entry else {}
-        parts.edits += entry.get("edit", [])
-        state = made(parts, before)
-        changes = {}
-        for path, text in state.items():
-            old = last.get(path)
-            if old is None:
-                old = (before / path).read_text() if (before / path).exists() else ""
-            if text != old:
-                changes[path] = (old, text)
-        config = (FOLDER / "config").read_text() + "".join(f"{option}\n" for option in parts.config)
-        patch = Patch(entry["message"].removesuffix(".msg"), (FOLDER / entry["message"]).read_text(), changes, state, config)
-        patch.key = cache.key(key(), RECIPE, config, *(earlier.text() for earlier in patches), patch.text())
-        patches.append(patch)
-        last = state
+def patches_of(folder):
+    """The patches of all series in their order, for the tree in FOLDER."""
+    parts, last, patches, table = Parts(), {}, [], description()
+    entries = [entry for series in table["series"] for entry in series["patch"]]
+    for series in table["series"]:
+        for number, entry in enumerate(series["patch"], 1):
+            for name in ("modules", "on", "config"):
+                setattr(parts, name, getattr(parts, name) + entry.get(name, []))
+            parts.includes = sorted({*parts.includes, *entry.get("includes", [])})
+            later = entries[entries.index(entry) + 1 :]
+            parts.dead = {name for other in later for name in other.get("completes", [])}
+            parts.without = [*table["without"], *(name for other in later for name in other.get("items", []))]
+            parts.files |= entry.get("files", {})
+            parts.files |= driver(entry["driver"], parts) if "driver" in entry else {}
+            parts.edits += entry.get("edit", [])
+            state = made(parts, folder)
+            changes = {path: (last.get(path) or original(folder, path), text) for path, text in state.items()}
+            changes = {path: texts for path, texts in changes.items() if texts[0] != texts[1]}
+            config = (FOLDER / "config").read_text() + "".join(f"{option}\n" for option in parts.config)
+            message = (FOLDER / f"{entry['message']}.msg").read_text()
+            patch = Patch(entry["message"], message, changes, state, config, series["name"], number)
+            patch.key = cache.key(key(), RECIPE, config, *(earlier.text() for earlier in patches), patch.text())
+            patches.append(patch)
+            last = state
     return patches
 
 
 def put(folder, state):
     """Writes the files of a state to a tree, and restores or removes those of other states."""
-    there = folder / "there.json"
-    before = json.loads(there.read_text()) if there.exists() else []
-    cache.write(there, json.dumps(sorted({*before, *state})))
-    for path in {*before, *state}:
-        file, original = folder / "tree" / path, folder / "before" / path
-        text = state.get(path)
-        if text is None and original.exists():
-            text = original.read_text()
+    before = there(folder)
+    for path in state.keys() - before:
+        if text := original(folder, path):
+            cache.write(folder / "before" / path, text)
+    cache.write(folder / "there.json", json.dumps(sorted(before | state.keys())))
+    for path in before | state.keys():
+        file, kept = folder / "tree" / path, folder / "before" / path
+        text = state.get(path, kept.read_text() if kept.exists() else None)
         if text is None:
             file.unlink(missing_ok=True)
         elif not file.exists() or file.read_text() != text:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)
-    cache.write(there, json.dumps(sorted(state)))
+    cache.write(folder / "there.json", json.dumps(sorted(state)))
 
 
 # The documentation of the kernel crate. KEEP are the crates whose documentation was made with the tree.
@@ -298,31 +339,44 @@ def checked(patch, ignored):
 
 
 def write(patches):
-    """Writes the patches as files; returns their folder."""
+    """Writes the patches as files, and the cover letter of each series; returns their folder."""
     folder = cache.clone_folder("upstream")
-    for old in folder.glob("*.patch"):
+    for old in folder.glob("**/*.patch"):
         old.unlink()
-    for patch in patches:
-        (folder / f"{patch.name}.patch").write_text(patch.text())
+    for series in description()["series"]:
+        mine = [patch for patch in patches if patch.series == series["name"]]
+        lines = [f"{patch.number:4}. {patch.subject}  (+{patch.added})\n" for patch in mine]
+        cover = (FOLDER / f"{series['name']}.msg").read_text().rstrip()
+        (folder / series["name"]).mkdir(exist_ok=True)
+        letter = f"Subject: [PATCH 0/{len(mine)}] {cover}\n\n{''.join(lines)}"
+        (folder / series["name"] / "0000-cover-letter.patch").write_text(letter)
+        for patch in mine:
+            text = patch.text().replace("[PATCH]", f"[PATCH {patch.number}/{len(mine)}]", 1)
+            (folder / series["name"] / f"{patch.number:04}-{patch.name}.patch").write_text(text)
     return folder
 
 
 def check():
     """Checks all patches, and prints a line for each."""
     tally = Tally()
-    patches = series(tree() / "before")
+    patches = patches_of(tree())
     steps.note(f"the patches are in {write(patches)}")
+    for series in description()["series"]:
+        added = sum(patch.added for patch in patches if patch.series == series["name"])
+        print(f"{series['name']}: {added} added lines", flush=True)
+        if added > series.get("max_lines", added):
+            tally.fail(f"{series['name']} has at most {series['max_lines']} lines", said=f"It has {added}.")
     ignored = description().get("checkpatch", {})
     for patch in patches:
-        found = checked(patch, ignored)
+        found, title = checked(patch, ignored), f"{patch.series} {patch.number}"
         for name in CHECKS:
             if found[name]:
-                tally.fail(f"{patch.name} {name}", said="\n".join(found[name]))
-                steps.note(f"{patch.name} {name}: failed\n" + "\n".join(f"    {line}" for line in found[name]))
+                tally.fail(f"{title} {name}", said="\n".join(found[name]))
+                steps.note(f"{title} {name}: failed\n" + "\n".join(f"    {line}" for line in found[name]))
             else:
-                tally.succeed(f"{patch.name} {name}")
+                tally.succeed(f"{title} {name}")
         row = ", ".join(f"{name} {'failed' if found[name] else 'ok'}" for name in CHECKS)
-        print(f"{patch.subject}: {row}", flush=True)
+        print(f"{title} {patch.subject}: {row}", flush=True)
     return tally
 
 
@@ -342,7 +396,8 @@ result() {
 	shift
 	if "$@"; then echo "ok $number - sample: $name"; else echo "not ok $number - sample: $name"; fi
 }
-echo 1..7
+echo 1..8
+result "the core sets handlers early, and disables devices" $busybox insmod /core_test.ko
 result "the provider loads" $busybox insmod /rust_null_rdma.ko
 result "its device is registered" $busybox test -e /sys/class/infiniband/null0/node_guid
 result "the client loads" $busybox insmod /rust_rdma_exchange.ko
@@ -355,6 +410,7 @@ $busybox reboot -f
 IMAGE = """
     rm -rf guest && mkdir -p guest/bin guest/proc guest/sys guest/dev
     cp /bin/busybox guest/bin
+    make -s LLVM=-19 M=core_test modules && cp core_test/core_test.ko guest
     cp samples/rust/rust_null_rdma.ko samples/rust/rdma_exchange/rust_rdma_exchange.ko guest
     cp drivers/infiniband/hw/efa_rust/efa.ko guest
     cp guest.init guest/init && chmod +x guest/init
@@ -372,7 +428,10 @@ def kunit(folder, patch):
     """The output of a guest that runs the examples and KUnit tests of a tree with all patches, and loads its modules."""
     put(folder, patch.state)
     tests = patch.config + "CONFIG_RUST_KERNEL_DOCTESTS=y\n"
-    for name, text in (("kunit.config", tests), ("guest.init", INIT)):
+    core = (FOLDER / "tests" / "core_test.c").read_text()
+    (folder / "tree" / "core_test").mkdir(exist_ok=True)
+    files = (("kunit.config", tests), ("guest.init", INIT), ("core_test/core_test.c", core), ("core_test/Kbuild", "obj-m := core_test.o\n"))
+    for name, text in files:
         (folder / "tree" / name).write_text(text)
     with steps.step("upstream KUnit") as log:
         for what, command in (("Building the kernel", BUILD.replace(CONFIG, "kunit.config")), ("Making its file system", IMAGE)):
@@ -387,8 +446,8 @@ def kunit(folder, patch):
 
 def test():
     """Runs the examples and KUnit tests of the layer, and loads its modules, in a guest."""
-    patch = series(tree() / "before")[-1]
-    kept = cache.folder("upstream-results") / cache.key(patch.key, INIT, IMAGE, GUEST)
+    patch = patches_of(tree())[-1]
+    kept = cache.folder("upstream-results") / cache.key(patch.key, INIT, IMAGE, GUEST, (FOLDER / "tests" / "core_test.c").read_text())
     if not kept.exists():
         with cache.lock("upstream-tree"):
             cache.write(kept, kunit(tree(), patch))
