@@ -105,9 +105,9 @@ impl Mapped {
         let entry = KBox::<Entry>::new_uninit(GFP_KERNEL | __GFP_ZERO)?;
         let entry: *mut Entry = KBox::into_raw(entry).cast();
         // SAFETY: The entry was just allocated.
-        let place = unsafe { &raw mut (*entry).mapping };
+        let room = unsafe { &raw mut (*entry).mapping };
         // SAFETY: There is room for the mapping.
-        unsafe { place.write(mapping) };
+        unsafe { room.write(mapping) };
         // SAFETY: The caller guarantees that the context is valid. `entry` is freed by `mmap_free` only.
         if unsafe { ffi::rdma_user_mmap_entry_insert(context, entry.cast(), length) } != 0 {
             // SAFETY: The core has not taken the entry.

@@ -29,12 +29,9 @@ use super::{
 };
 use crate::{
     com::Lent,
-    hw::{
-        admin::qp::{
-            self,
-            CreateQp, //
-        },
-        io::RxDesc,
+    hw::admin::qp::{
+        self,
+        CreateQp, //
     },
     io::{
         outstanding,

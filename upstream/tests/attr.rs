@@ -63,7 +63,12 @@ mod tests {
 
     #[test]
     fn a_name_has_no_format_but_that_of_a_number() {
-        for (name, is_valid) in [(c"a%d", true), (c"a", true), (c"a%s", false), (c"%d%d", false)] {
+        for (name, is_valid) in [
+            (c"a%d", true),
+            (c"a", true),
+            (c"a%s", false),
+            (c"%d%d", false),
+        ] {
             assert_eq!(check_name(name).is_ok(), is_valid);
         }
     }
