@@ -249,7 +249,9 @@ impl pci_dev {
                 registers.with_command(PCI_COMMAND_INTX_DISABLE, false)
             });
         }
-        self.vectors.set(count);
+        if (0..self.vectors.replace(count)).any(sim::has_handler) {
+            crate::warn("a vector is freed before its handler".into());
+        }
         sim::allocate_lines(count);
     }
 
