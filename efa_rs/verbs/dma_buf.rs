@@ -74,7 +74,7 @@ impl rdma::Hold for Hold<'_> {
 }
 
 impl<'a> Hold<'a> {
-    /// Makes that of memory which is not registered yet.
+    /// Creates the state of memory that is not registered yet.
     pub(super) fn new(efa: &Efa<'a>) -> Self {
         Self {
             what: Held::Nothing,

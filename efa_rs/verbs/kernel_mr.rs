@@ -70,8 +70,8 @@ impl FastPages<'_> {
         self.lkey.load(Relaxed)
     }
 
-    /// Handles the result of the command that deregisters the region. A work request may have registered
-    /// memory of the client, which must not be in use then.
+    /// Handles the result of the command that deregisters the region. A device that has not done so is
+    /// halted, as a work request may have registered memory of the client.
     pub(super) fn settle(&self, efa: &Efa<'_>, result: Result<NoData, CommandError>) {
         if result.is_ok() {
             self.list.loan().mark_released();

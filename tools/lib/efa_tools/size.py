@@ -44,7 +44,7 @@ TOTAL = "text and data"
 # Functions and data of features that the C driver lacks, by their demangled names.
 FEATURES = {
     "recovery": r"\bcom::(backoff|health|life|quarantine|reclaim|recovery|report)::|\brdma::(home|order)::",
-    "tracing": r"trace|bpf|tracepoint",
+    "tracing": r"trace|bpf",
 }
 SYMBOL = re.compile(r"^[0-9a-f]+ ([0-9a-f]+) \w (.+)$", re.MULTILINE)
 
