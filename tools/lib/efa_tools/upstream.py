@@ -264,6 +264,7 @@ def put(folder, state):
     before = there(folder)
     for path in state.keys() - before:
         if text := original(folder, path):
+            (folder / "before" / path).parent.mkdir(parents=True, exist_ok=True)
             cache.write(folder / "before" / path, text)
     cache.write(folder / "there.json", json.dumps(sorted(before | state.keys())))
     for path in before | state.keys():
