@@ -49,8 +49,10 @@ impl Details {
                 return Err(EMSGSIZE);
             }
             // INVARIANT: The caller guarantees that the message is being built.
-            // SAFETY: `nest` was started above, and neither ended nor cancelled.
-            fill(&mut Self(msg)).inspect_err(|_| unsafe { ffi::efa_nla_nest_cancel(msg, nest) })?;
+            fill(&mut Self(msg)).inspect_err(|_| {
+                // SAFETY: `nest` was started above, and neither ended nor cancelled.
+                unsafe { ffi::efa_nla_nest_cancel(msg, nest) }
+            })?;
             // SAFETY: `nest` was started above, and is ended once.
             unsafe { ffi::efa_nla_nest_end(msg, nest) };
             Ok(0)
