@@ -313,7 +313,7 @@ impl<'bound> AdminQueue<'bound> {
                 self.is_polled.store(true, Relaxed);
                 self.report_late(
                     opcode,
-                    "The device sent a completion but the driver didn't receive any MSI-X interrupt",
+                    "The device sent a completion but the driver received no MSI-X interrupt",
                     "Completions are polled from now on",
                 );
             }

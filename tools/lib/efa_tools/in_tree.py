@@ -29,7 +29,7 @@ PATHS_OUTSIDE = {
 }
 # Edits of a driver's own files, mainly of ffi/ and sys/, parts of which are in the kernel crate or elsewhere in the tree.
 DRIVER = (
-    (re.compile(r"^(?:pub\(crate\) mod (?:attach|device|dma|mmio)|mod words);\n", re.MULTILINE), ""),
+    (re.compile(r"^(?:pub\(crate\) mod (?:attach|dma|mmio)|mod words);\n", re.MULTILINE), ""),
     (re.compile(r"^(?:#\[[^\n]*\]\n)?mod rdma;\n", re.MULTILINE), ""),
     (re.compile(r"^mod uapi;\n\n", re.MULTILINE), ""),
     (re.compile(r"\buse uapi::UapiDefinitions\b"), "use kernel::rdma::UapiDefinitions"),

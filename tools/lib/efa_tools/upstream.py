@@ -225,8 +225,7 @@ def made(parts, folder):
 
 def driver(target, parts):
     """The files of efa_rs/ that are in no patch yet, and their places in the folder TARGET."""
-    # The kernel crate has a method in place of sys/device.rs.
-    taken = {*parts.files, "efa_rs/rdma.rs", "efa_rs/sys/device.rs"}
+    taken = {*parts.files, "efa_rs/rdma.rs"}
     found = {str(file.relative_to(cache.CLONE)) for pattern in DRIVER_FILES for file in (cache.CLONE / "efa_rs").rglob(pattern)}
     mine = sorted(file for file in found - taken if not file.startswith("efa_rs/rdma/"))
     return {file: f"{target}/{file.removeprefix('efa_rs/')}" for file in mine}

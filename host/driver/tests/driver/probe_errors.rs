@@ -324,7 +324,7 @@ fn are_reported_in_words_that_monitors_know() {
         (always(command, silence), "Admin queue is closed"),
         (
             always(command, r#"{"no_interrupt": true}"#),
-            "driver didn't receive any MSI-X interrupt for admin cmd",
+            "driver received no MSI-X interrupt for admin cmd",
         ),
         (
             always(command, r#"{"status": "BAD_OPCODE"}"#),
