@@ -75,7 +75,10 @@ static void remove(struct ib_device *device, void *data)
 	removed++;
 }
 
-static struct ib_client client = { .name = "core_test", .add = add, .remove = remove };
+/* The device lacks most verbs. */
+static struct ib_client client = {
+	.name = "core_test", .add = add, .remove = remove, .no_kverbs_req = true
+};
 
 /* Whether the driver of a queue sees its handler, and is asked for events after the creation. */
 static bool queue(struct ib_device *device, enum ib_poll_context context, int notifications)
@@ -91,23 +94,32 @@ static bool queue(struct ib_device *device, enum ib_poll_context context, int no
 	return had_handler && notified == notifications;
 }
 
+static bool holds(bool condition, const char *text)
+{
+	if (!condition)
+		pr_err("it does not hold that %s\n", text);
+	return condition;
+}
+
+#define HOLDS(condition) holds(condition, #condition)
+
 static bool works(struct ib_device *device)
 {
-	if (!queue(device, IB_POLL_DIRECT, 0) || !queue(device, IB_POLL_SOFTIRQ, 1) ||
-	    !queue(device, IB_POLL_WORKQUEUE, 1))
+	if (!HOLDS(queue(device, IB_POLL_DIRECT, 0)) || !HOLDS(queue(device, IB_POLL_SOFTIRQ, 1)) ||
+	    !HOLDS(queue(device, IB_POLL_WORKQUEUE, 1)))
 		return false;
 	notified = 0;
-	if (!IS_ERR(ib_alloc_cq(device, NULL, 1, 0, 99)) || notified)
+	if (!HOLDS(IS_ERR(ib_alloc_cq(device, NULL, 1, 0, 99))) || !HOLDS(!notified))
 		return false;
-	if (added != 1 || removed)
+	if (!HOLDS(added == 1 && !removed))
 		return false;
 	ib_device_disable(device);
 	ib_device_disable(device);
-	if (removed != 1 || strcmp(dev_name(&device->dev), "core_test0"))
+	if (!HOLDS(removed == 1) || !HOLDS(!strcmp(dev_name(&device->dev), "core_test0")))
 		return false;
-	if (ib_device_enable(device) || ib_device_enable(device))
+	if (!HOLDS(!ib_device_enable(device)) || !HOLDS(!ib_device_enable(device)))
 		return false;
-	return added == 2 && removed == 1 && queue(device, IB_POLL_WORKQUEUE, 1);
+	return HOLDS(added == 2 && removed == 1) && HOLDS(queue(device, IB_POLL_WORKQUEUE, 1));
 }
 
 static int __init core_test_init(void)
