@@ -13,6 +13,7 @@ use efa_testing::{
 use serde_json::{Value, json};
 
 const GUIDE: &str = include_str!("../../../Documentation/emulator-faults.md");
+const CONTROL: &str = include_str!("../../../Documentation/emulator-control.md");
 const DRIVER: &str = include_str!("../../../efa_rs/verbs/counters.rs");
 
 /// Bytes of each transfer: enough packets for all paths.
@@ -157,7 +158,7 @@ fn each_event() {
 
 #[test]
 fn the_scenario_of_the_guide() {
-    let section = GUIDE.split("\n## A scenario").nth(1).unwrap();
+    let section = CONTROL.split("\n## Scenarios").nth(1).unwrap();
     let scenario = section.split("```").nth(1).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("scenario");
