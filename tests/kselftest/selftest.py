@@ -345,15 +345,16 @@ class Function:
         return found
 
     def uverbs(self):
-        """Waits until udev has created its device node; returns the path."""
-        (name,) = self.names("infiniband_verbs")
-        path = f"/dev/infiniband/{name}"
-        wait_until(lambda: os.path.exists(path), path)
-        return path
+        """Waits until it is registered and udev has created its device node; returns the path."""
+
+        def found():
+            return [path for name in self.names("infiniband_verbs") if os.path.exists(path := f"/dev/infiniband/{name}")]
+
+        return wait_until(found, f"the device node of {self.address}")[0]
 
     def settle(self):
         """Waits until the device can be opened, and udev has renamed it."""
-        wait_until(lambda: self.names("infiniband") and self.names("infiniband_verbs"), f"the RDMA device of {self.address}")
+        self.uverbs()
         if shutil.which("udevadm"):
             udev_settles()
         self.uverbs()
