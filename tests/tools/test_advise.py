@@ -30,7 +30,7 @@ class Running(StandIns):
         super().setUp()
         self.advise = self.script("dkms/advise", "/lib/modules", "/sys/", "/usr/sbin", "/etc/")
         self.program("uname", f"echo {KERNEL}")
-        self.program("modinfo", "echo 0.1.99")
+        self.program("modinfo", 'case $* in *"field srcversion"*) echo 7D3 ;; *) echo 3.3.1-rs0.1.99 ;; esac')
         self.program("dmesg", 'cat "$ROOT/log"')
         self.write("log", "Booting\n")
         self.write(f"lib/modules/{KERNEL}/build/.config", "CONFIG_RUST=y\nCONFIG_INFINIBAND_USER_ACCESS=m\n")
@@ -49,12 +49,15 @@ class Running(StandIns):
         self.says("^$")
 
     def test_one_that_is(self):
-        self.write("sys/module/efa/version", "0.1.99\n")
+        self.write("sys/module/efa/version", "3.3.1-rs0.1.99\n")
+        self.write("sys/module/efa/srcversion", "7D3\n")
         self.says("^$")
 
     def test_an_upgrade_leaves_the_old_one(self):
-        self.write("sys/module/efa/version", "0.1.0\n")
-        self.says("^efa-rs: The running kernel 7.3.4 still uses the module that was loaded before: .*'rmmod efa && modprobe efa'")
+        for version, sources in (("3.3.1-rs0.1.0", "7D3"), ("3.3.1-rs0.1.99", "7D2")):
+            self.write("sys/module/efa/version", f"{version}\n")
+            self.write("sys/module/efa/srcversion", f"{sources}\n")
+            self.says("^efa-rs: The running kernel 7.3.4 still uses the module that was loaded before: .*'rmmod efa && modprobe efa'")
 
     def test_so_does_an_installation_over_another_driver(self):
         self.write("sys/module/efa/refcnt", "0\n")
@@ -96,7 +99,7 @@ class Running(StandIns):
         self.says("^efa-rs: The driver is removed. .*Amazon's EFA installer again", "--removed")
 
     def test_a_build_for_a_kernel_says_nothing_of_the_running_one(self):
-        self.write("sys/module/efa/version", "0.1.0\n")
+        self.write("sys/module/efa/version", "3.3.1-rs0.1.0\n")
         self.says("^$", "--kernel", KERNEL)
 
 

@@ -41,6 +41,13 @@ class Version(unittest.TestCase):
     def test_is_that_of_the_module(self):
         self.assertEqual(package.version(VERSION), "1.20.3")
 
+    def test_programs_take_that_of_the_module_for_the_interface(self):
+        ours = [package.module_version(number) for number in (package.version(), "1.9.0", "1.10.0")]
+        wanted = ["2.12.1", "3.3.0", *ours, "3.4.0"]
+        output = subprocess.run(["sort", "-V"], input="\n".join(wanted), capture_output=True, text=True, check=True).stdout
+        self.assertEqual(output.split(), wanted)
+        self.assertIn(f"`{ours[0]}`", (support.CLONE / "Documentation/other-drivers.md").read_text())
+
     def test_a_file_without_it_is_named(self):
         with self.assertRaisesRegex(Failure, "^debian/control has nothing that matches "):
             match_in(machine.PARAGRAPH, "Source: x\n", "debian/control")

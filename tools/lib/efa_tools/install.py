@@ -175,7 +175,8 @@ class Scenario:
         """Checks that DKMS and the kernels have this version of the driver and no other."""
         script = "dkms status; for kernel in /lib/modules/*; do modinfo --set-version ${kernel##*/} --field version efa; done"
         lines = self.machine.must(script).splitlines()
-        good = [line for line in lines if line == version or re.match(rf"efa-rs/{re.escape(version)}, .*: installed", line)]
+        module = package.module_version(version)
+        good = [line for line in lines if line == module or re.match(rf"efa-rs/{re.escape(version)}, .*: installed", line)]
         self.check(f"{version} is the only one", [] if good[1:] and good == lines else [f"{script}:", *lines])
 
     def kernel_is(self, series):
@@ -449,7 +450,8 @@ def in_use(installed):
     """A newer version is installed in a running machine while a program uses the device."""
     it = Scenario("upgrade in use", *layers(installed))
     it.machine.must(MAKE_NEWER + MAKE_COMPILED.format(release=it.release_of("floor")))
-    it.boots("the old module stays, and it says how to change it", f"{DRIVER} upgraded {COMPILED} {newer_version()}")
+    new = package.module_version(newer_version())
+    it.boots("the old module stays, and it says how to change it", f"{DRIVER} upgraded {COMPILED} {new}")
     it.boots("the new one is there after a reboot", f"{DRIVER} present")
     it.is_only(newer_version())
     return it

@@ -11,11 +11,12 @@ import textwrap
 from pathlib import Path
 
 from . import build, cache, laws, layer, steps, toolroot
-from .failure import Failure
+from .failure import Failure, match_in
 
 NAME = "efa-rs"
 EMULATOR = "efa-emu"
 BUILD = "/run/efa-rs/build"
+VERSION = "efa_rs/ffi/version.h"
 # File with the address for bug reports, which EFA_BUGS overrides. The guide has the address, too.
 BUGS = "dkms/bugs"
 ADDRESS = re.compile(r"[a-z]+:[^\s\"'<>]+")
@@ -28,8 +29,14 @@ RELEASE = re.compile(r"^## (\S+) \((\d{4}-\d\d-\d\d)\)\n(.*?)(?=^## |\Z)", re.MU
 
 def version(text=None):
     """Returns the version, from the only file that defines it."""
-    text = text or (cache.CLONE / "efa_rs/ffi/version.h").read_text()
+    text = text or (cache.CLONE / VERSION).read_text()
     return ".".join(re.findall(r"^#define EFA_VERSION_(?:MAJOR|MINOR|SUBMINOR) (\d+)$", text, re.MULTILINE))
+
+
+def module_version(number):
+    """Returns the version of the module in the package with this version."""
+    interface = match_in(r'(?m)^#define EFA_INTERFACE "(.+)"$', (cache.CLONE / VERSION).read_text(), VERSION)
+    return f"{interface[1]}-rs{number}"
 
 
 def releases(text=None):
