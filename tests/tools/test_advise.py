@@ -13,7 +13,7 @@ DISTRIBUTIONS = {
     "debian": ("ID=debian", "run 'apt install linux-headers-7.3.4'", DKMS),
     "ubuntu": (
         "ID=ubuntu\nID_LIKE=debian",
-        "run 'apt install linux-headers-7.3.4 linux-lib-rust-7.3.4'",
+        "run 'apt install linux-headers-7.3.4'",
         "/var/lib/shim-signed/mok/MOK.der",
     ),
     "fedora": ("ID=fedora", "run 'dnf install kernel-devel-7.3.4'", DKMS),
@@ -94,6 +94,14 @@ class Running(StandIns):
                 configuration.write_text("CONFIG_RUST=y\nCONFIG_INFINIBAND_USER_ACCESS=m\n")
                 self.write("log", f"{REJECTED[0]}\n")
                 self.says(f"'mokutil --import {certificate}'")
+
+    def test_ubuntus_package_of_metadata_is_that_of_generic_kernels(self):
+        self.write("etc/os-release", "ID=ubuntu\n")
+        release = "7.3.0-8-generic"
+        (self.root / "lib/modules" / release).mkdir()
+        for machine, package in (("x86_64", f" linux-lib-rust-{release}"), ("aarch64", "")):
+            self.program("uname", f"[ $1 = -m ] && echo {machine} || echo {release}")
+            self.says(f"headers are missing: run 'apt install linux-headers-{release}{package}'")
 
     def test_a_removal_says_how_to_return_to_amazons(self):
         self.says("^efa-rs: The driver is removed. .*Amazon's EFA installer again", "--removed")

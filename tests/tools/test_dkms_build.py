@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """Runs DKMS's build script of the module, with stand-ins for the kernel, the compilers and make."""
 
+import os
 import re
+import shutil
 import subprocess
 import unittest
 
@@ -10,6 +12,8 @@ from stand_ins import CONFIG, KERNEL, PROGRAMS, RUST_KIT, StandIns
 
 # Default compilers of a distribution where the names of the kernels' compilers contain their release.
 NEWER = {"rustc": "echo 'rustc 1.93.1 (01f6ddf75 2026-02-11)'", "bindgen": "echo bindgen 0.72.1"}
+# A kernel of Ubuntu for EC2, and its source package: name and version.
+AWS, AWS_SOURCE = "7.3.0-1004-aws", "linux-aws_7.3.0-1004.4"
 # Reports 7 MB of free space if the test has created the file `full`.
 DF = 'echo "Filesystem 1048576-blocks Used Available"; echo "/dev/vda 9999 0 $([ -e "$ROOT/full" ] && echo 7 || echo 9999)"'
 
@@ -43,7 +47,7 @@ class Build(StandIns):
             self.program(name, NEWER[name])
 
     def run_build(self):
-        return subprocess.run([self.build, KERNEL], env=self.environment(), capture_output=True, text=True, check=False)
+        return subprocess.run([self.build, self.kit.name], env=self.environment(), capture_output=True, text=True, check=False)
 
     def builds(self, folder, rustc="rustc", bindgen="bindgen"):
         """Fails unless the build succeeds, and make has built in that folder with these compilers; returns the output."""
@@ -77,13 +81,75 @@ class Build(StandIns):
         self.fails("built with 'rustc 1.85.1 .*' but the Rust compiler here is 'rustc 1.93.1 .*': install the package rustc")
 
     def test_metadata_that_is_not_installed(self):
+        self.ubuntus("7.3.0-8-generic")
+        self.program("apt-get", "exit 100")
+        self.fails(r"is missing .*: install the package linux-lib-rust-7\.3\.0-8-generic, which has the Rust metadata\.$")
+
+    def ubuntus(self, release):
+        """Sets up a kernel of Ubuntu, whose headers have the source's Makefile, without metadata. Its number is not in its release."""
         self.ubuntu()
         (self.headers / "rust/libkernel.rmeta").unlink()
         (self.root / "usr/src/linux-source-7.3.tar.xz").unlink()
+        shutil.copy(self.root / "source/Makefile", self.headers)
+        self.write("headers/include/config/kernel.release", f"{release}\n")
         self.write("etc/os-release", "ID=ubuntu\nID_LIKE=debian\n")
+        self.dpkg(headers=AWS_SOURCE, source="")
+        self.program("uname", f"[ $1 = -m ] && echo x86_64 || echo {release}")
+        self.kit = self.kit.with_name(release)
+        (self.root / "lib/modules" / release).mkdir()
+        (self.root / "lib/modules" / release / "build").symlink_to(self.headers)
+
+    def source_package(self):
+        """Makes a source package with an archive and a patch, whose script does what a patch can't; returns its folder."""
+        folder, (name, version) = self.root / "mirror", AWS_SOURCE.split("_")
+        tree = folder / "tree"
+        shutil.copytree(self.root / "source", tree)
+        tar = folder / f"{name}_{version.partition('-')[0]}.orig.tar.gz"
+        subprocess.run(["tar", "-c", "-z", "-f", tar, "-C", folder, "tree"], check=True)
+        files = {
+            "debian/control": f"Source: {name}\nMaintainer: a <a@b.example>\n\nPackage: {name}\nArchitecture: all\nDescription: x\n",
+            "debian/changelog": f"{name} ({version}) x; urgency=low\n\n  * x\n\n -- a <a@b.example>  Mon, 30 Nov 2026 00:00:00 +0000\n",
+            "debian/debian.env": "DEBIAN=debian.aws\n",
+            "debian.aws/reconstruct": "ln -s patched rust/link\n",
+            "rust/patched": "",
+        }
+        for file, text in files.items():
+            self.write(f"mirror/tree/{file}", text or "of Ubuntu\n")
+        subprocess.run(["dpkg-source", "--format=1.0", "--build", "tree"], cwd=folder, check=True, capture_output=True)
+        shutil.rmtree(tree)
+        return folder
+
+    @unittest.skipUnless(shutil.which("dpkg-source"), "needs dpkg-dev")
+    def test_a_kernel_whose_metadata_are_in_no_package(self):
+        self.ubuntus(AWS)
+        mirror = self.source_package()
+        self.program("apt-get", 'echo "$@" >"$ROOT/apt-arguments"; cp "$ROOT"/mirror/* .')
+        self.write("make-hook", '[ "$1" != -s ] || [ -e "$ROOT/used" ] || cp -a "$3" "$ROOT/used"\n')
+        self.builds(self.kit, "rustc-1.85", "bindgen-0.71")
+        self.assertEqual((self.root / "apt-arguments").read_text(), "--quiet --download-only source linux-aws=7.3.0-1004.4\n")
+        link = self.root / "used/rust/link"
+        self.assertEqual((os.readlink(link), link.read_text()), ("patched", "of Ubuntu\n"))
+        self.assertEqual([path.name for path in self.kit.parents[1].iterdir()], ["kits"])
+        self.assertIn("is there already", self.builds(self.kit, "rustc-1.85", "bindgen-0.71"))
+        # Kept files serve without network.
+        shutil.rmtree(self.kit)
         self.program("apt-get", "exit 100")
-        self.dpkg(source="")
-        self.fails(f"is missing .*: install the package linux-lib-rust-{re.escape(KERNEL)}, which has the Rust metadata\\.$")
+        folder = shutil.move(mirror, self.root / "var/cache/efa-rs/sources")
+        self.assertIn(f"is {folder}/{AWS_SOURCE}.dsc.", self.builds(self.kit, "rustc-1.85", "bindgen-0.71"))
+        shutil.rmtree(self.kit)
+        (archive,) = folder.glob("*.orig.tar.gz")
+        archive.write_bytes(archive.read_bytes()[:-20])
+        self.fails(f"cannot be read from {AWS_SOURCE}.dsc: if it is in {folder}, replace it and its files")
+
+    def test_its_source_cannot_be_downloaded(self):
+        self.ubuntus(AWS)
+        self.program("apt-get", "exit 100")
+        self.fails(f"put deb-src into apt's sources, and run 'apt-get update' .*, put the files of the source package {AWS_SOURCE} into")
+        self.program("apt-get", "exit 0")
+        self.fails(f"cannot be read from {AWS_SOURCE}.dsc")
+        # The kernel was not installed as a package.
+        self.dpkg(headers="")
+        self.fails(f"is missing .*: run 'apt-get source linux-headers-{AWS}' with deb-src in apt's sources, and '.* --source DIR' with")
 
     def test_a_kit_is_made_and_serves_the_next_build(self):
         self.assertNotIn("there already", self.builds(self.kit))

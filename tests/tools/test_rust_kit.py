@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 import os
+import re
 import subprocess
 import unittest
 
@@ -237,6 +238,19 @@ class RustKit(StandIns):
             self.program(program, "exit 1")
             self.refuses(f"is missing: install the package {package}\\.$")
             self.program(program, PROGRAMS[program])
+
+    def test_there_they_have_to_be_named_and_the_source_is_in_no_package(self):
+        self.write("etc/os-release", "ID=ubuntu\nID_LIKE=debian\n")
+        self.program("rustc", "echo 'rustc 1.93.1 (01f6ddf75 2026-02-11)'")
+        self.refuses(r"install the package rustc-1\.85 from .*, and set RUSTC and BINDGEN to the programs with such numbers\.$")
+        self.program("rustc", PROGRAMS["rustc"])
+        run = f"run 'apt-get source linux-headers-{re.escape(KERNEL)}' .*, and '.*--source DIR' with its folder"
+        self.refuses(rf"source of kernel .* is missing .*: {run}\.$", source="nowhere")
+        # The headers' Makefile is that of the kernel's source, whose number is not in the kernel's release.
+        self.write("headers/Makefile", "VERSION = 7\nPATCHLEVEL = 3\nSUBLEVEL = 2\n")
+        self.refuses(rf"the source is of 7.3.12: {run}\.$")
+        self.write("source/Makefile", "VERSION = 7\nPATCHLEVEL = 3\nSUBLEVEL = 2\nEXTRAVERSION =\n")
+        self.assertEqual(self.run_kit().returncode, 0)
 
     def test_configuration_that_would_change(self):
         self.write("make-hook", 'for a; do case $a in O=*) echo "CONFIG_NEW=y" >>"${a#O=}/.config" ;; esac; done\n')
