@@ -6,7 +6,7 @@ import os
 import subprocess
 
 # Numbers of system calls. Architectures newer than x86 share the same numbers.
-DELETE_MODULE, FINIT_MODULE, UNSHARE = (176, 313, 272) if os.uname().machine == "x86_64" else (106, 273, 97)
+DELETE_MODULE, FINIT_MODULE, UNSHARE, SETNS = (176, 313, 272, 308) if os.uname().machine == "x86_64" else (106, 273, 97, 268)
 
 
 def syscall(number, *arguments):

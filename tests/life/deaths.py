@@ -9,10 +9,10 @@ See cases.py for its arguments.
 
 import contextlib
 import grp
+import itertools
 import mmap
 import os
 import re
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,12 @@ from device import ADMIN_TIMEOUT, ATTRIBUTES, SILENT_ATTRIBUTES, Device
 from loads import Load
 from modules import load_module, remove_module
 from recovery import BACKOFF
-from selftest import Failed, Skipped, equal, result_of, wait_until
+from selftest import Failed, Skipped, equal, wait_until
 from stage import Stage
 from timing import now
 from triggers import HEALTH_INTERVAL, NOTIFIED, REMOVED, USABLE, Move, Pull, Trigger
 from uverbs import opened
+from workers import repeated
 
 # Number of rounds of tests whose rounds differ. More rounds find nothing new.
 ROUNDS = min(cases.rounds(3), 25)
@@ -44,6 +45,8 @@ READ_LIMIT = 1
 # Bytes that a dead device with DMA writes, see Documentation/emulator-control.md, and size of the memory that is searched for them.
 STRAY = bytes.fromhex("efa0deadefa0dead")
 WATCHED = 64 << 20
+# A name that no device has.
+UNUSED = "efa_moved"
 # The guide whose rule for udev is tested, the rule's place, and a group in place of the rule's.
 GUIDE = cases.FOLDER.parents[1] / "Documentation/operating.md"
 RULES, OTHERS = Path("/run/udev/rules.d/99-efa.rules"), "users"
@@ -51,6 +54,11 @@ RULES, OTHERS = Path("/run/udev/rules.d/99-efa.rules"), "users"
 suite = cases.Tests()
 stage: Any = Stage() if selftest.emulator else None
 main = stage and stage.victim
+
+
+def works():
+    with stage.open(main) as fresh:
+        stage.exchange(fresh)
 
 
 class Case:
@@ -89,8 +97,7 @@ class Case:
         begin = now()
         main.await_status("up")
         stage.limits.check("recovered", now() - begin, seconds + USABLE)
-        with stage.open(main) as fresh:
-            stage.exchange(fresh)
+        works()
         stage.bystander.call("works", stage.next_seed())
         resets = main.resets()
         counted = resets["all"] - self.start["resets"]["all"]
@@ -223,24 +230,135 @@ def both(this):
             this.renew()
 
 
-@add("a device that dies in another network namespace recovers there", ATTRIBUTES)
-def dies_elsewhere(this):
+# Names, which are unique in a network namespace. What the core refuses has no effect.
+
+
+@contextlib.contextmanager
+def held():
+    """Keeps the device in a reset, without an RDMA device, until the end of the block."""
+    main.inject({"opcode": "CREATE_EQ"}, {"hold": "reset"}, times=1)
+    main.die()
+    wait_until(main.withheld, "the device is being reset")
+    yield
+    main.release("reset")
+    main.await_status("up")
+
+
+def reset_while(action):
+    """Resets the device, and repeats an action meanwhile; returns its results."""
+    session, results = main.status()["session"], set()
+
+    def is_over():
+        results.add(action())
+        status = main.status()
+        return status.get("state") == "up" and status["session"] != session
+
+    main.die()
+    wait_until(is_over, "a reset")
+    return results
+
+
+def restore_names():
+    def has_name(device):
+        for name in device.names("infiniband"):
+            namespaces.change(name, device.name)
+        return device.has_name()
+
+    # The other device may have the name of this one.
+    for device in (stage.peer, main):
+        wait_until(lambda device=device: has_name(device), "the device has its name")
+
+
+@contextlib.contextmanager
+def away(this, name):
+    """Moves the device to another network namespace, where it gets a NAME; yields a process there. Then it comes back with its name."""
     move = Move(stage)
     move.prepare()
     try:
-        move.begin()
-        equal(move.end()[0], "ok", move.name)
+        equal(namespaces.change(main.name, name, namespaces.Elsewhere.NAME), "ok", "a move with another name")
         this.notified()
-        for _ in range(1 + ROUNDS // 3):
-            main.die()
-            main.await_status("resetting")
-            main.await_status("up")
-            move.elsewhere.call("use", main)
-        move.undo()
-        with stage.open(main) as fresh:
-            stage.exchange(fresh)
+        move.elsewhere.call("use", main)
+        yield move.elsewhere
     finally:
         move.clean()
+        restore_names()
+    works()
+    this.renew()
+
+
+@add("names that are in use at a rename are refused", ATTRIBUTES)
+def renamed(this):
+    def rename():
+        return namespaces.change(main.name, stage.peer.name)
+
+    for _ in range(ROUNDS):
+        equal(rename(), "EEXIST", "a rename to the other device's name")
+        stage.attached.call("works", stage.next_seed())
+        equal(reset_while(rename) - {"EEXIST", "ENODEV"}, set(), "results during a reset")
+        this.notified()
+        this.back()
+        equal(main.names("infiniband"), [main.name], "the device's name")
+        this.renew()
+
+
+@add("names that are in use at a move are refused, and a device recovers where it is", ATTRIBUTES)
+def moved(this):
+    with away(this, stage.peer.name) as there:
+        for _ in range(ROUNDS):
+
+            def back():
+                return there.call("change", stage.peer.name, "", namespaces.HERE)
+
+            equal(back(), "EEXIST", "a move to a namespace with a device of this name")
+            there.call("use", main)
+            equal(reset_while(back) - {"EEXIST", "ENODEV"}, set(), "results during a reset")
+            there.call("use", main)
+
+
+@add("names that a move requests", ATTRIBUTES)
+def moved_and_renamed(this):
+    for _ in range(ROUNDS):
+        with away(this, UNUSED) as there:
+
+            def back():
+                return there.call("change", UNUSED, main.name, namespaces.HERE)
+
+            equal(there.call("change", UNUSED, stage.peer.name, namespaces.HERE), "EEXIST", "a request for the other device's name")
+            there.call("use", main)
+            results = reset_while(back)
+            equal(results - {"ok", "ENODEV"}, set(), "results during a reset")
+            equal("ok" in results or back() == "ok", True, "that the device is moved")
+            equal(main.names("infiniband"), [main.name], "the device's name")
+
+
+@add("names that are taken during a reset are replaced", ATTRIBUTES)
+def taken(this):
+    for _ in range(ROUNDS):
+        with held():
+            this.notified()
+            equal(namespaces.change(stage.peer.name, main.name), "ok", "a rename to the name of a device that is being reset")
+        equal([name for name in main.names("infiniband") if not re.fullmatch(r"efa_\d+", name)], [], "names of another form")
+        this.back()
+        restore_names()
+        this.renew()
+
+
+@add("names that are in use in the first namespace when the other one ends, also during a reset", ATTRIBUTES)
+def namespace_ends(this):
+    for name, resets in itertools.product((UNUSED, stage.peer.name), (False, True)):
+        with away(this, name) as there:
+            if resets:
+                with held():
+                    there.call("end_namespace")
+                    # The mode can be set once the namespace has ended.
+                    namespaces.set_mode("shared")
+                # udev renames a device that has a name of the pattern.
+                equal(main.names("infiniband") == [name], name == UNUSED, f"whether it is still {name}")
+            else:
+                there.call("end_namespace", main)
+                wait_until(lambda: main.names("infiniband"), "the device in the first namespace")
+                equal(main.names("infiniband") == [stage.peer.name], False, "whether two devices have one name")
+            works()
 
 
 @add("an unplugged device is then removed at once")
@@ -257,8 +375,7 @@ def removed_after_event(this):
         stage.limits.check("removed", now() - begin, REMOVED + READ_LIMIT)
     finally:
         pull.undo()
-    with stage.open(main) as fresh:
-        stage.exchange(fresh)
+    works()
 
 
 # Actions of other programs at the same time.
@@ -280,29 +397,13 @@ def unload_meanwhile(this):
 
 @add("programs open the device all the time", ATTRIBUTES)
 def openers(this):
-    stop, results = threading.Event(), {}
-
-    def run():
-        while not stop.is_set():
-            result = result_of(lambda: opened(main).close())
-            results[result] = results.get(result, 0) + 1
-
-    threads = [threading.Thread(target=run) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    try:
+    with repeated(lambda: opened(main).close(), 4) as results:
         for _ in range(TIMES):
             main.die()
             this.notified()
             main.await_status("up")
-            with stage.open(main) as fresh:
-                stage.exchange(fresh)
+            works()
             this.renew()
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-    print(f"# {results}", flush=True)
     equal(set(results) - {"ok", "EIO", "ENOENT", "ENXIO", "ENODEV"}, set(), "results of opening it")
     stage.attached.call("detach")
     this.nothing_left()
@@ -310,8 +411,6 @@ def openers(this):
 
 @add("its counters are read all the time")
 def readers(this):
-    stop, results = threading.Event(), set()
-
     def read():
         for name in main.names("infiniband"):
             folder = main.sysfs / "infiniband" / name
@@ -319,23 +418,13 @@ def readers(this):
                 (folder / file).read_text()
         main.status()
 
-    def run():
-        while not stop.is_set():
-            results.add(result_of(read))
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
+    with repeated(read) as results:
         for number in range(TIMES):
             main.die(silent=bool(number & 1))
             this.notified(ADMIN_TIMEOUT / 10)
             this.back()
             this.renew()
-    finally:
-        stop.set()
-        thread.join()
-    print(f"# {sorted(results)}", flush=True)
-    equal(results - {"ok", "EIO", "ENOENT", "ENODEV", "ETIME"}, set(), "results of reading")
+    equal(set(results) - {"ok", "EIO", "ENOENT", "ENODEV", "ETIME"}, set(), "results of reading")
 
 
 # Actions of the device.

@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """Network namespaces, and RDMA devices in them."""
 
+import contextlib
 import ctypes
+import errno
+import json
 import os
+import socket
+import struct
 import subprocess
 
 from messages import Endpoint, send
-from modules import UNSHARE, syscall
-from selftest import Failed, wait_until
+from modules import SETNS, UNSHARE, syscall
+from selftest import Failed, errno_name, wait_until
 from timing import now
 from uverbs import opened
 
@@ -36,6 +41,39 @@ def tried(*command):
     return subprocess.run(command, capture_output=True, text=True, check=False).stderr.strip()
 
 
+# Of netlink and its header, of RDMA_NLDEV_CMD_SET and of its attributes: Linux's netlink.h and rdma_netlink.h.
+NETLINK_RDMA, SET, REQUEST_ACK = 20, 5 << 10 | 2, 5
+HEADER, ATTRIBUTE = struct.Struct("<IHHII"), struct.Struct("<HH")
+DEV_INDEX, DEV_NAME, NET_NS_FD = 1, 2, 68
+
+
+def attribute(kind, value):
+    """Returns an attribute of a netlink message."""
+    return ATTRIBUTE.pack(ATTRIBUTE.size + len(value), kind) + value + bytes(-len(value) % 4)
+
+
+def change(old, name="", netns=""):
+    """Renames an RDMA device of this namespace, moves it to another one, or both in one request, which `rdma` can't send.
+
+    Returns `ok` or the name of the errno, which is ENODEV if there is no such device.
+    """
+    indexes = {device["ifname"]: device["ifindex"] for device in json.loads(run("rdma", "-j", "dev") or "[]")}
+    if old not in indexes:
+        return "ENODEV"
+    with contextlib.ExitStack() as stack:
+        request = attribute(DEV_INDEX, struct.pack("<I", indexes[old]))
+        if name:
+            request += attribute(DEV_NAME, name.encode() + b"\0")
+        if netns:
+            file = stack.enter_context(open(f"/run/netns/{netns}"))
+            request += attribute(NET_NS_FD, struct.pack("<I", file.fileno()))
+        link = stack.enter_context(socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_RDMA))
+        link.send(HEADER.pack(HEADER.size + len(request), SET, REQUEST_ACK, 1, 0) + request)
+        (error,) = struct.unpack_from("<i", link.recv(4096), HEADER.size)
+    # The device has been unregistered since its index was read.
+    return {0: "ok", -errno.EINVAL: "ENODEV"}.get(error) or errno_name(-error)
+
+
 def names_for_this():
     """Names the first namespace, so that devices can be moved back."""
     run("ip", "netns", "attach", HERE, str(os.getpid()))
@@ -62,13 +100,24 @@ class Elsewhere:
             send(endpoint, endpoint, device.gid, self.seed)
         return now()
 
+    def change(self, *arguments):
+        return change(*arguments)
+
     def give_back(self, name):
         """Moves a device to the first namespace."""
         run("rdma", "dev", "set", name, "netns", HERE)
 
+    def end_namespace(self, device=None):
+        """Ends this namespace by going to the first one, with a DEVICE of this one open."""
+        self.context = device and opened(device)
+        with open(f"/run/netns/{HERE}") as here:
+            syscall(SETNS, here.fileno(), CLONE_NEWNET)
+        run("ip", "netns", "delete", self.NAME)
+
     def leave(self, name):
         """Moves the device back, if it is here, and deletes the names of both namespaces."""
-        if name in run("rdma", "dev"):
-            self.give_back(name)
-        run("ip", "netns", "delete", self.NAME)
+        if os.path.exists(f"/run/netns/{self.NAME}"):
+            for device in json.loads(run("rdma", "-j", "dev") or "[]"):
+                change(device["ifname"], name, HERE)
+            run("ip", "netns", "delete", self.NAME)
         run("ip", "netns", "delete", HERE)

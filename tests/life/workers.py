@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """Processes of the tests. Each executes requests one after the other, so that rounds need not start processes."""
 
+import collections
 import contextlib
 import ctypes
 import os
@@ -9,10 +10,11 @@ import re
 import select
 import signal
 import socket
+import threading
 from pathlib import Path
 from typing import Any
 
-from selftest import Failed, emulator, wait_until
+from selftest import Failed, emulator, result_of, wait_until
 
 PR_SET_PDEATHSIG = 1
 # Maximum size of a request or an answer in bytes.
@@ -30,6 +32,27 @@ def waits_for_programs():
             if WAITS_FOR_PROGRAMS.search(stack.read_text()):
                 return True
     return False
+
+
+@contextlib.contextmanager
+def repeated(action, threads=1):
+    """Repeats an action in threads until the end of the block; yields how often it had each result."""
+    stop, results = threading.Event(), collections.Counter()
+
+    def run():
+        while not stop.is_set():
+            results[result_of(action)] += 1
+
+    running = [threading.Thread(target=run) for _ in range(threads)]
+    for thread in running:
+        thread.start()
+    try:
+        yield results
+    finally:
+        stop.set()
+        for thread in running:
+            thread.join()
+        print(f"# {dict(results)}", flush=True)
 
 
 class Worker:
