@@ -61,7 +61,6 @@ help:
 	@echo '  make rdma-core       rdma-core'\''s own tests in a guest   DRIVER= FLAVOUR= USERLAND='
 	@echo '  make rdma-core-diff  the same with both drivers, and the differences of their results   FLAVOUR= USERLAND='
 	@echo '  make interop         data between guests: contents, perftest, libfabric, Open MPI   DRIVER= FLAVOUR= USERLAND= PROGRAM= CASE= ROUNDS='
-	@echo '  make disturb         leftovers of guests with a random process killed, and of guests on a busy host   KILLS= RUNS= LOAD='
 	@echo '  make soak            a million messages between four guests   DRIVER= FLAVOUR='
 	@echo '  make check-arm64     modules, selftests, abi-diff and data between guests on kernels of arm64, also with pages of 16 KiB'
 	@echo '  make check-debug     the selftests, abi-diff and more on a kernel with KASAN, lockdep, kmemleak and fault injection   DRIVER='
@@ -87,11 +86,8 @@ help:
 	@echo 'CASE      only test cases that are named like this, such as CASE='\''create_qp*'\'
 	@echo 'JUNIT     of all of these tests: a file in which the results are written as JUnit'\''s XML, too'
 	@echo 'ROUNDS    how many rounds each test has, and how often attack kills one of two emulators (default: few; interop: one)'
-	@echo 'KILLS     of how many guests a part is killed (default: 50)'
-	@echo 'RUNS      how many guests have a busy host (default: 20)'
 	@echo 'KEEP      1: fuzz-driver replaces the corpus that make check replays'
 	@echo 'COUNT     how many sequences host-diff plays (default: 1000)'
-	@echo 'LOAD      how many other programs keep its cores busy (default: 30)'
 	@echo 'MINUTES   how long check-life chooses triggers and loads at random, in place of its tests'
 	@echo 'SEED      the seed of that choice (default: 1)'
 	@echo 'TESTS     which ones of check-life: parts of their names, separated by semicolons'
@@ -219,10 +215,6 @@ peer-memory:
 .PHONY: check-life
 check-life:
 	@tools/check life $(combination) $(ROUNDS:%=--rounds %) $(MINUTES:%=--minutes %) $(SEED:%=--seed %) --tests '$(TESTS)'
-
-.PHONY: disturb
-disturb:
-	@tools/check $@ $(KILLS:%=--kills %) $(RUNS:%=--runs %) $(LOAD:%=--load %)
 
 .PHONY: check-debug
 check-debug:

@@ -9,7 +9,6 @@ from . import (
     abi,
     build,
     cache,
-    disturb,
     guest,
     guide_runs,
     host_diff,
@@ -287,14 +286,6 @@ def life_job(job, needs):
 def attack(seconds=2, rounds=None):
     # The test measures the milliseconds that other clients wait, so it has a machine of two cores for itself.
     return Job("attacks", lambda: host_tests.attack(seconds, rounds), 40, cores=2, timed=True)
-
-
-def disturbed(count, seed, runs, load):
-    """Each job has the machine for itself: the first counts leftover processes, the second loads the CPUs."""
-    needs = (EMULATOR, module_name("rust", toolroot.FLAVOURS[0]))
-    kills = Job("kills", lambda: disturb.kills(count, seed), 10 * count, after=needs, cores=2, timed=True)
-    busy = Job("runs on a busy host", lambda: disturb.busy(runs, load), 270 * runs, after=(*needs, kills.name), cores=2, timed=True)
-    return [kills, busy]
 
 
 def cargo_install():

@@ -374,11 +374,6 @@ def check_parser():
     command = suites.add_parser("canary", help="the module for Debian's newest kernel, and changes of the kernel crate")
     text = "the Debian suite, also if its kernel is not newer (default: the newest, if its kernel is newer)"
     command.add_argument("--debian", choices=canary.SUITES, default="", help=text)
-    command = suites.add_parser("disturb", help="leftovers of guests with a random process killed, and of guests on a busy host")
-    command.add_argument("--kills", type=positive, default=50, metavar="N", help="number of runs with a killed process (default: 50)")
-    command.add_argument("--seed", type=int, metavar="N", help="seed of the kills (default: random)")
-    command.add_argument("--runs", type=positive, default=20, metavar="N", help="number of runs on a busy host (default: 20)")
-    command.add_argument("--load", type=positive, default=30, metavar="N", help="number of load processes (default: 30)")
     for command in suites.choices.values():
         file = os.environ.get("EFA_JUNIT") or None
         command.add_argument("--junit", type=Path, metavar="FILE", default=file, help="also write the results as JUnit XML")
@@ -436,8 +431,6 @@ def jobs_of(arguments):
         case "soak":
             name = f"soak {arguments.driver} {arguments.flavour}"
             return [Job(name, lambda: suite.soak(arguments.driver, arguments.flavour))]
-        case "disturb":
-            return check.disturbed(arguments.kills, arguments.seed, arguments.runs, arguments.load)
         case "check-debug":
             return check.check_debug(arguments.driver)
         case "check-install":

@@ -21,7 +21,6 @@ SUITES = (
     "interop --driver c",
     "interop --userland next",
     "rdma-core-diff --userland next",
-    "disturb",
     "soak",
     "soak --driver c",
     "stress",
