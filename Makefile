@@ -36,7 +36,6 @@ help:
 	@echo '  make lint            format, warnings and the laws of the project'
 	@echo '  make deny            licences and sources of the emulator'\''s crates, and advisories about them'
 	@echo '  make test-host       the tests that need no guest'
-	@echo '  make test-asan       the same with AddressSanitizer, if there is a nightly toolchain'
 	@echo '  make test-tools      the tests of the tools   PROGRAM= CASE='
 	@echo '  make attack          machines, peers and control clients that attack an emulator, for SECONDS=10 each   ROUNDS='
 	@echo '  make cargo-install   installs the emulator with cargo from the clone, and runs it'
@@ -140,8 +139,8 @@ export RECORD
 
 part = $(PROGRAM:%=--program %) $(if $(CASE),--case '$(CASE)')
 
-.PHONY: lint deny test-host test-asan cargo-install wireshark
-lint deny test-host test-asan cargo-install wireshark:
+.PHONY: lint deny test-host cargo-install wireshark
+lint deny test-host cargo-install wireshark:
 	@tools/check $@
 
 .PHONY: test-tools

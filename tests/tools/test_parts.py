@@ -63,11 +63,6 @@ class Seed(support.TemporaryCache):
         run = self.patch(mock.patch("efa_tools.build.cargo"))
         self.assertEqual(self.seeds(run, host_tests.test_host), [{"PROPTEST_RNG_SEED": "7"}])
 
-    def test_with_a_sanitizer(self):
-        self.patch(mock.patch("efa_tools.build.has_nightly", return_value=True))
-        run = self.patch(mock.patch("efa_tools.build.nightly"))
-        self.assertEqual(self.seeds(run, host_tests.test_asan), [{"PROPTEST_RNG_SEED": "7"}])
-
     def test_in_a_guest(self):
         self.patch(mock.patch("efa_tools.build.foreign_tests", return_value=(self.folder, ["true"])))
         prepare = self.patch(mock.patch("efa_tools.guest.prepare"))

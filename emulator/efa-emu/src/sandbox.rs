@@ -34,24 +34,15 @@ use seccompiler::{
 };
 
 /// Whether the program is sandboxed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Mode {
     /// The program fails if the kernel lacks a part of the sandbox that is required.
     On,
     /// The program applies as much of the sandbox as the kernel supports.
+    #[default]
     Auto,
     /// The program has no sandbox.
     Off,
-}
-
-impl Default for Mode {
-    fn default() -> Self {
-        // When the program ends, a sanitizer starts a process that looks for leaks.
-        match cfg!(sanitized) {
-            true => Self::Off,
-            false => Self::Auto,
-        }
-    }
 }
 
 /// Resources that the sandboxed program has to access by path or port.

@@ -266,23 +266,6 @@ def fuzz(log, target, seconds):
     steps.run(in_toolroot(command, [(folder, BUILD, "rw")]), log, f"Fuzzing {target}, whose findings are in {folder},")
 
 
-def has_nightly():
-    """Whether the host has a nightly Rust toolchain."""
-    try:
-        return subprocess.run(["cargo", "+nightly", "--version"], capture_output=True, check=False).returncode == 0
-    except OSError:
-        # There is no cargo, or it belongs to another user.
-        return False
-
-
-def nightly(log, flags, *arguments, environment=None):
-    """Runs the host's nightly cargo, with FLAGS for rustc and additions to the ENVIRONMENT, on the workspace emulator/."""
-    settings = {"RUSTFLAGS": flags, "CARGO_TARGET_DIR": str(cache.clone_folder("nightly")), **(environment or {})}
-    manifest = str(cache.CLONE / "emulator" / "Cargo.toml")
-    command = ["cargo", "+nightly", *arguments, "--locked", "--manifest-path", manifest]
-    steps.run(command, log, f"cargo +nightly {arguments[0]}", env=os.environ | settings)
-
-
 def cargo_lock(what):
     """Locks the folder of one kind of build. cargo has a lock of its own, but waits for it without a message."""
     return cache.lock(f"emulator-{what}-{cache.key(str(cache.CLONE))}")

@@ -80,7 +80,7 @@ def strip(path):
     By file times, build results of one clone would count as up to date for another clone whose files are older.
     """
     for part in path.iterdir():
-        if part.name not in ("emulator", "nightly"):
+        if part.name != "emulator":
             namespace.remove(part) if part.is_dir() else part.unlink()
     ours = crates()
     for mark in path.glob("**/.fingerprint/*"):

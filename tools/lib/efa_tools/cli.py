@@ -304,7 +304,6 @@ def check_parser():
     suites.add_parser("lint", help="format, warnings and laws")
     suites.add_parser("deny", help="licences and sources of the emulator's dependencies, and advisories about them")
     suites.add_parser("test-host", help="the tests that need no guest")
-    suites.add_parser("test-asan", help="the tests that need no guest, with AddressSanitizer of a nightly toolchain")
     command = suites.add_parser("test-tools", help="the tests of the tools")
     add_part(command, "a file of tests/tools, such as test_cache")
     attack = suites.add_parser("attack", help="hostile machines, peers and control clients against an emulator")
@@ -400,8 +399,6 @@ def jobs_of(arguments):
             return [Job("deny", source_checks.deny)]
         case "test-host":
             return [Job("host tests", host_tests.test_host), Job("host tests of the driver", host_tests.test_driver)]
-        case "test-asan":
-            return [Job("host tests with AddressSanitizer", host_tests.test_asan)]
         case "test-tools":
             name = check.part("tests of the tools", arguments.program, arguments.case)
             return [Job(name, lambda: host_tests.test_tools(arguments.program, arguments.case))]

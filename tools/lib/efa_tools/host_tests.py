@@ -92,25 +92,6 @@ def test_host_in_guest(flavour):
     return seeded_tally(f"host tests {flavour}", run)
 
 
-def test_asan():
-    """Runs the tests of test_host() under AddressSanitizer, if the host has a nightly toolchain: Debian's has no sanitizers."""
-    name, target = "host tests with AddressSanitizer", "x86_64-unknown-linux-gnu"
-    if not build.has_nightly():
-        steps.note(f"{name}: skipped, as there is no nightly: rustup toolchain install nightly")
-        tally = Tally()
-        tally.skip(name, "there is no nightly")
-        return tally
-    arguments = (*CARGO_TEST_ALL, "--target", target)
-
-    def run(log, seed):
-        flags = "-Zsanitizer=address --cfg sanitized"
-        with build.cargo_lock("nightly"):
-            build.nightly(log, flags, *arguments, "--no-run")
-        build.nightly(log, flags, *arguments, environment=seed)
-
-    return seeded_tally(name, run)
-
-
 def attack(seconds, rounds=None):
     """Runs hostile machines, peers and control clients against an emulator that others use, each for SECONDS; no guests.
 
