@@ -5,7 +5,7 @@ import os
 import re
 import subprocess
 
-from . import cache, guides, imports, prose
+from . import cache, guides, imports
 from .failure import Failure
 
 UNSAFE_ALLOWED = re.compile(r"efa_rs/(rdma|sys|ffi)(/|\.rs$)")
@@ -251,22 +251,6 @@ def commands_are_run():
     return guides.problems(guides.commands(), guides.table())
 
 
-def in_prose(search):
-    """Problems that a search finds in the sentences of all files."""
-    found = [(name, *problem) for name in files() for problem in search(name, (cache.CLONE / name).read_text())]
-    return [f"{name}:{number}: {problem}: {sentence}" for name, number, problem, sentence in found]
-
-
-def short_sentences():
-    """No sentence of a document, a comment or a message has more than 30 words."""
-    return in_prose(prose.long_sentences)
-
-
-def plain_words():
-    """No document, comment or message has a household word where there is a term, or a person for a program."""
-    return in_prose(prose.vague_words)
-
-
 ALL = (
     unsafe_in_its_folders,
     arrows,
@@ -280,6 +264,4 @@ ALL = (
     effects_are_tested,
     links_lead_somewhere,
     commands_are_run,
-    short_sentences,
-    plain_words,
 )
