@@ -43,7 +43,7 @@ help:
 	@echo '  make fuzz            coverage-guided fuzzing of each part of the emulator, for SECONDS=600'
 	@echo '  make schedules       random schedules of clients, interrupts, faults, recovery and removal with the driver as a program, for SECONDS=60'
 	@echo '  make fuzz-driver     the same with libFuzzer, for SECONDS=600   KEEP='
-	@echo '  make canary          the module for Debian'\''s newest kernel, and changes of the kernel crate   DEBIAN='
+	@echo '  make canary          the module for Debian'\''s newest kernel   DEBIAN='
 	@echo '  make upstream        the RDMA abstractions as patches for Linux: builds and checks each; runs the examples and KUnit tests'
 	@echo
 	@echo 'Test: in guests'

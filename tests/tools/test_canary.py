@@ -1,67 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Tests of the list of changes in the kernel crate, and of the search for a newer kernel."""
+"""Tests of the search for a newer kernel."""
 
 import subprocess
 import unittest
 from unittest import mock
 
 import support
-from efa_tools import canary, crate
+from efa_tools import canary
 from efa_tools.failure import Failure
-
-OLD = """//! PCI.
-pub struct Bar;
-pub unsafe fn map() {}
-fn own() {}
-impl Bar {
-    pub const fn len(&self) -> usize { 0 }
-}
-"""
-
-
-class Crate(unittest.TestCase):
-    def test_what_others_can_name(self):
-        self.assertEqual(crate.public(OLD), ["struct Bar", "fn map", "fn len"])
-        self.assertEqual(
-            crate.public("macro_rules! pr_info {\npub trait T {\npub mod m;\npub(crate) fn f() {}"), ["macro pr_info", "trait T", "mod m"]
-        )
-
-    def test_what_a_driver_names(self):
-        text = (
-            "use kernel::{\n    // kernel::irq\n    device::{self, Bound}, // sync\n    pci,\n    str::{a::{b, c}, d},\n};\n"
-            "use kernel::prelude::*;\n"
-        )
-        self.assertEqual(crate.modules([text, "let x = kernel::error::to_result(0);"]), {"device", "pci", "str", "prelude", "error"})
-
-    def test_ours_name_what_there_is(self):
-        used = crate.modules(file.read_text() for file in (support.CLONE / "efa_rs").rglob("*.rs"))
-        self.assertLess({"bindings", "device", "pci", "prelude"}, used)
-
-    def test_lines_are_counted_whatever_they_begin_with(self):
-        self.assertEqual(crate.size("--a\n--b\n", "--a\n++c\n++d\n"), (2, 1))
-
-    def test_changes(self):
-        old = {"pci.rs": OLD, "pci/id.rs": "a\n", "alloc.rs": "pub fn a() {}\n", "gone.rs": "x\n", "same.rs": "y\n"}
-        new = {
-            "pci.rs": OLD.replace("map", "remap"),
-            "pci/id.rs": "a\nb\n",
-            "alloc.rs": "pub fn a() { }\n",
-            "same.rs": "y\n",
-            "new.rs": "z\n",
-        }
-        self.assertEqual(
-            crate.changes(old, new, {"pci"}),
-            [
-                "* pci.rs: +1 -1",
-                "      gone: fn map",
-                "      new: fn remap",
-                "* pci/id.rs: +1 -0",
-                "  alloc.rs: +1 -1",
-                "  gone.rs (gone): +0 -1",
-                "  new.rs (new): +1 -0",
-            ],
-        )
-
 
 # Output of apt-cache madison for an archive. The version in experimental is a parameter.
 MADISON = """linux-headers-cloud-amd64 | 7.3.4-1~bpo13+1 | http://packages.invalid/debian trixie-backports/main amd64 Packages
@@ -104,7 +50,6 @@ class Canary(support.TemporaryCache):
         self.patch(mock.patch("efa_tools.canary.look", return_value=("7.3.4", "7.4~rc1-1~exp1", newer)))
         (self.folder / "layer/usr/src/linux-headers-7.4-cloud-amd64").mkdir(parents=True)
         self.patch(mock.patch("efa_tools.canary.install", return_value=self.folder))
-        self.patch(mock.patch("efa_tools.canary.changes", return_value=[]))
         return self.patch(mock.patch("efa_tools.canary.build_module")), canary.run(suite)
 
     def test_without_a_newer_one_nothing_is_built(self):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""make canary: the Rust kit and the module for the newest kernel in any suite of Debian, and the changes of the kernel crate.
+"""make canary: the Rust kit and the module for the newest kernel in any suite of Debian.
 
 Kernel, headers, source and the compilers that they were built with are a layer over the toolroot, made at the first use of each.
 """
@@ -7,7 +7,7 @@ Kernel, headers, source and the compilers that they were built with are a layer 
 import os
 import shlex
 
-from . import cache, crate, namespace, steps, toolroot, verdict
+from . import cache, namespace, steps, toolroot, verdict
 from .failure import Failure, match_in
 from .tally import Tally
 
@@ -63,15 +63,12 @@ INSTALL = """
     apt-get clean
     rm -rf /var/lib/apt/lists/*
 """
-# Extracts the kernel crate and bindgen's options, which determine the names in its module bindings.
-PARAMETERS = "rust/bindgen_parameters"
-UNPACK = f"tar -x -f {{source}} -C {{folder}} --strip-components=1 --wildcards 'linux-*/rust/kernel/*' 'linux-*/{PARAMETERS}'"
 WORK = "/run/efa-rs/canary"
 COPY = "rsync --recursive --copy-links --times --perms --exclude-from=/efa-rs/.gitignore --exclude=*_generated.*"
 
 
 def run(suite_name=""):
-    """Builds for the newest kernel, or that of a suite, and prints the changes; returns the tally. One process at a time runs it."""
+    """Builds for the newest kernel, or that of a suite; returns the tally. One process at a time runs it."""
     with cache.lock("canary"):
         ours, newest, newer = look(suite_name)
         if newer or suite_name:
@@ -86,8 +83,6 @@ def build_for(newest):
     path = install(newest)
     headers = next((path / "layer/usr/src").glob(f"linux-headers-*-{FLAVOUR}"))
     release = headers.name.removeprefix("linux-headers-")
-    for line in changes(path, release):
-        print(line, flush=True)
     name = f"the module builds for {newest}"
     return verdict.attempt(name, lambda: build_module(path, release))
 
@@ -153,28 +148,3 @@ def build_module(path, release):
             steps.run(enter(path, ["sh", "-c", module], binds), log, f"Building the module for {release}")
     finally:
         namespace.remove(work)
-
-
-def changes(path, release):
-    """Returns lines that list the changes of the kernel crate since the toolroot's kernel."""
-    ours = toolroot.kernel(FLAVOUR)
-    old = files(path, ours, lambda command, binds: namespace.enter(toolroot.root(), command, binds))
-    new = files(path, release, lambda command, binds: enter(path, command, binds))
-    used = crate.modules(file.read_text() for file in (cache.CLONE / "efa_rs").rglob("*.rs"))
-    lines = crate.changes(old, new, used)
-    return [f"The kernel crate from {ours} to {release}; * marks what the driver names:", *(lines or ["  nothing has changed"])]
-
-
-def files(path, release, enter):
-    """Returns the files of a release's kernel crate by name. enter(command, binds) is the command line in the root with its source."""
-    folder = path / "crate"
-    namespace.remove(folder)
-    folder.mkdir()
-    script = UNPACK.format(source=toolroot.source(release.split("-")[0]), folder=WORK)
-    with steps.step(f"kernel crate of {release}") as log:
-        steps.run(enter(["sh", "-c", script], [(folder, WORK, "rw")]), log, f"Unpacking the kernel crate of {release}")
-    sources = folder / "rust/kernel"
-    texts = {str(file.relative_to(sources)): file.read_text() for file in sources.rglob("*.rs")}
-    texts["bindings/bindgen_parameters"] = (folder / PARAMETERS).read_text()
-    namespace.remove(folder)
-    return texts

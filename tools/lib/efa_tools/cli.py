@@ -370,7 +370,7 @@ def check_parser():
     debug = suites.add_parser("check-debug", help="selftests, stress, the ABI and kernel clients on a debug kernel")
     debug.add_argument("--driver", choices=("rust", "c"), default="rust", help="the efa module to load (default: rust)")
     suites.add_parser("upstream", help="the RDMA abstractions as a patch series for Linux, and their tests in that kernel")
-    command = suites.add_parser("canary", help="the module for Debian's newest kernel, and changes of the kernel crate")
+    command = suites.add_parser("canary", help="the module for Debian's newest kernel")
     text = "the Debian suite, also if its kernel is not newer (default: the newest, if its kernel is newer)"
     command.add_argument("--debian", choices=canary.SUITES, default="", help=text)
     for command in suites.choices.values():
