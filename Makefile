@@ -79,7 +79,6 @@ help:
 	@echo 'DRIVER    rust (default), c (Linux'\''s own driver, for comparison) or, in make vm, none'
 	@echo 'FLAVOUR   cloud-amd64 (default, what EC2 images run) or amd64; cloud-arm64, arm64 or arm64-16k; tools/series says of which Linux'
 	@echo 'ARCH      arm64: the same as FLAVOUR=cloud-arm64'
-	@echo 'RECORD    1: a passed suite writes its row in Documentation/last-passed.md'
 	@echo 'REST      1: only the suites that have not passed on this commit'
 	@echo 'PROGRAM   only this one of what is run, such as objects_faults'
 	@echo 'CASE      only test cases that are named like this, such as CASE='\''create_qp*'\'
@@ -135,7 +134,6 @@ emulator dist deb emulator-deb rpm clean distclean:
 	@tools/build $@
 
 export EFA_JUNIT = $(JUNIT)
-export RECORD
 
 part = $(PROGRAM:%=--program %) $(if $(CASE),--case '$(CASE)')
 

@@ -28,7 +28,7 @@ class TemporaryCache(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = Path(folder.name)
         # Runs within a test are not recorded on the page of the repository.
-        self.patch(mock.patch.dict(os.environ, {"XDG_CACHE_HOME": folder.name, "RECORD": ""}))
+        self.patch(mock.patch.dict(os.environ, {"XDG_CACHE_HOME": folder.name}))
         self.patch(mock.patch("efa_tools.steps.note"))
 
     def patch(self, patcher):

@@ -65,14 +65,6 @@ class Passes(Results):
         self.assertEqual(len(times.load()), 5)
 
 
-class Head(unittest.TestCase):
-    def test_the_page_itself_is_no_change(self):
-        done = subprocess.CompletedProcess((), 0, "", "")
-        with mock.patch("subprocess.run", return_value=done) as run:
-            times.head()
-        self.assertEqual(run.call_args.args[0][-1], ":!Documentation/last-passed.md")
-
-
 class Run(Results):
     def setUp(self):
         super().setUp()

@@ -164,5 +164,17 @@ class Run(support.TemporaryCache):
         self.assertEqual({job["name"]: [step["name"] for step in job["steps"]] for job in run["steps"]}, {"one": ["a step"], "two": []})
 
 
+class Budget(unittest.TestCase):
+    def warning(self, minutes, name="check", *jobs):
+        return times.over_budget(times.Span(name, 1, 1 + minutes * 60, 0, [times.Span(job, 1, 2) for job in jobs]))
+
+    def test_a_run_that_takes_longer_has_a_warning(self):
+        self.assertRegex(self.warning(13), "check took 13:00 min, and its budget with a warm cache is 12:00 min")
+        self.assertRegex(self.warning(21, "check", "toolroot"), "its budget with an empty cache is 20:00 min")
+
+    def test_others_have_none(self):
+        self.assertEqual([self.warning(12), self.warning(19, "check", "toolroot"), self.warning(500, "soak")], ["", "", ""])
+
+
 if __name__ == "__main__":
     unittest.main()

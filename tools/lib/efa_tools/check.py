@@ -19,7 +19,6 @@ from . import (
     lives,
     package,
     processes,
-    record,
     schedule,
     source_checks,
     steps,
@@ -358,8 +357,6 @@ def run(jobs, name="", report=None, command=""):
         steps.note(f"{repeated} boots were repeated, as they met QEMU's known fault")
     if warning := times.over_budget(span):
         steps.note(warning)
-    if record.wanted():
-        record.write(file)
     for failure in total.failures:
         steps.note(f"failed: {failure}")
     print(total, flush=True)
