@@ -30,7 +30,6 @@ help:
 	@echo 'Test: all of it'
 	@echo '  make check           the suite of CI: the Rust driver on one kernel; the last line has the number of passed checks'
 	@echo '  make check-all       the same, with the C driver, more kernels and networks, recovery and peer memory'
-	@echo '  make check-long      the suites below that are too long for check-all, in turn: hours   REST='
 	@echo
 	@echo 'Test: on the host'
 	@echo '  make lint            format, warnings and the laws of the project'
@@ -79,7 +78,6 @@ help:
 	@echo 'DRIVER    rust (default), c (Linux'\''s own driver, for comparison) or, in make vm, none'
 	@echo 'FLAVOUR   cloud-amd64 (default, what EC2 images run) or amd64; cloud-arm64, arm64 or arm64-16k; tools/series says of which Linux'
 	@echo 'ARCH      arm64: the same as FLAVOUR=cloud-arm64'
-	@echo 'REST      1: only the suites that have not passed on this commit'
 	@echo 'PROGRAM   only this one of what is run, such as objects_faults'
 	@echo 'CASE      only test cases that are named like this, such as CASE='\''create_qp*'\'
 	@echo 'JUNIT     of all of these tests: a file in which the results are written as JUnit'\''s XML, too'
@@ -106,10 +104,6 @@ demo:
 .PHONY: check check-all
 check check-all:
 	@tools/check $@
-
-.PHONY: check-long
-check-long:
-	@tools/check $@ $(if $(REST),--rest)
 
 .PHONY: vm
 vm:

@@ -75,7 +75,7 @@ class Attack(support.TemporaryCache):
     def environment(self, *words):
         """Returns the environment of the tests in an attack with these options."""
         cargo = self.patch(mock.patch("efa_tools.build.cargo"))
-        parser, _ = cli.check_parser()
+        parser = cli.check_parser()
         (job,) = cli.jobs_of(parser.parse_args(["attack", *words]))
         job.run()
         return cargo.call_args.kwargs["environment"]

@@ -317,11 +317,11 @@ def added(tallies):
     return total
 
 
-def run(jobs, name="", report=None, command=""):
+def run(jobs, name="", report=None):
     """Runs jobs in parallel, as far as the machine allows; returns their tally.
 
-    The times of jobs are shown at the end, and saved under the suite's NAME with the result and the COMMAND. The last line of the output
-    has the number of passed tests. REPORT is a file for JUnit's XML.
+    The times of jobs are shown at the end, and saved under the suite's NAME with the result. The last line of the output has the number
+    of passed tests. REPORT is a file for JUnit's XML.
     """
     before, begun = processes.used_by_all(), times.head()
     ended = []
@@ -336,7 +336,7 @@ def run(jobs, name="", report=None, command=""):
 
     def save_what_is_over():
         over = times.Span(name, span.start, time.time(), span.cpu, [job for job in span.steps if job.end])
-        times.save(over, name, added(ended), of_others(), command, begun, interrupted=True)
+        times.save(over, name, added(ended), of_others(), begun, interrupted=True)
 
     with times.measured(name) as span, interrupt.last(save_what_is_over):
         # Made here, before several jobs need them at the same time.
@@ -350,7 +350,7 @@ def run(jobs, name="", report=None, command=""):
         junit.write(report, [(job.name, tally, lengths[job.name]) for job, tally in zip(jobs, tallies, strict=True)])
     others = of_others()
     repeated = len(guest.boots_repeated)
-    file = times.save(span, name, total, others, command, begun, boots_repeated=repeated)
+    file = times.save(span, name, total, others, begun, boots_repeated=repeated)
     table = "\n".join(f"    {line}" for line in times.table(span, os.cpu_count(), others))
     steps.note(f"how long it took, which is also in {file}:\n{table}")
     if repeated:

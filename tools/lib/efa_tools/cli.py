@@ -24,7 +24,6 @@ from . import (
     install,
     interrupt,
     lives,
-    long,
     namespace,
     overlay,
     package,
@@ -377,9 +376,7 @@ def check_parser():
         file = os.environ.get("EFA_JUNIT") or None
         command.add_argument("--junit", type=Path, metavar="FILE", default=file, help="also write the results as JUnit XML")
         command.add_argument("--failed", action="store_true", help="only what failed in the previous run")
-    command = suites.add_parser("check-long", help="the suites that are too long for check-all, in turn")
-    command.add_argument("--rest", action="store_true", help="only the suites that have not passed on this commit")
-    return parser, suites.choices
+    return parser
 
 
 def jobs_of(arguments):
@@ -456,42 +453,15 @@ def jobs_of(arguments):
             return [check.rdma_core(("rust", "c"), arguments.flavour, arguments.userland)]
 
 
-def command_of(suites, arguments):
-    """Returns the suite's name and non-default options, which identify a result."""
-    name = arguments.suite or "check"
-    words = [name]
-    for option, default in vars(suites[name].parse_args([])).items():
-        value = getattr(arguments, option, default)
-        if option != "junit" and value != default:
-            words += [f"--{option}"] + [str(value)] * (value is not True)
-    return " ".join(words)
-
-
-def run_suite(suites, arguments):
-    """Runs the suite that the arguments select; returns the tally."""
+@guarded
+def check_command():
+    arguments = check_parser().parse_args()
+    userland.require(getattr(arguments, "userland", userland.STABLE))
+    steps.note(f"the cache is {cache.folder()}")
     jobs, name = jobs_of(arguments), arguments.suite or "check"
     if getattr(arguments, "failed", False):
         jobs = failed_jobs(jobs, name)
-    return check.run(jobs, name, getattr(arguments, "junit", None), command_of(suites, arguments))
-
-
-@guarded
-def check_command():
-    parser, suites = check_parser()
-    arguments = parser.parse_args()
-    userland.require(getattr(arguments, "userland", userland.STABLE))
-    steps.note(f"the cache is {cache.folder()}")
-    if arguments.suite != "check-long":
-        return check.status(run_suite(suites, arguments))
-
-    def do(words):
-        chosen = parser.parse_args(words)
-        if chosen.junit:
-            # A file for each suite.
-            chosen.junit = chosen.junit.with_stem("-".join([chosen.junit.stem, *(word.strip("-") for word in words)]))
-        return run_suite(suites, chosen)
-
-    return 1 if long.run(do, arguments.rest).failed else 0
+    return check.status(check.run(jobs, name, getattr(arguments, "junit", None)))
 
 
 @guarded

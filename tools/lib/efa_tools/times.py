@@ -95,11 +95,11 @@ def head():
     return done.stdout.strip(), bool(changed.stdout.strip())
 
 
-def save(run, suite, tally, others=0.0, command="", begun=None, interrupted=False, boots_repeated=0):
+def save(run, suite, tally, others=0.0, begun=None, interrupted=False, boots_repeated=0):
     """Saves the times and the result of a run as JSON, in a file that is named after its commit; returns the file.
 
-    OTHERS is the CPU time of other processes meanwhile, COMMAND the suite with its options, and BEGUN the value of head() at its start.
-    Of an INTERRUPTED run, only jobs that have ended are saved. BOOTS_REPEATED is the number of repeated boots of guests.
+    OTHERS is the CPU time of other processes meanwhile, and BEGUN the value of head() at its start. Of an INTERRUPTED run,
+    only jobs that have ended are saved. BOOTS_REPEATED is the number of repeated boots of guests.
     """
     now = head()
     commit, changed = begun or now
@@ -111,7 +111,6 @@ def save(run, suite, tally, others=0.0, command="", begun=None, interrupted=Fals
         "head": commit,
         "changed": changed or (commit, changed) != now,
         "suite": suite,
-        "command": command,
         "interrupted": interrupted,
         "cores": os.cpu_count(),
         "others": others,
@@ -128,16 +127,10 @@ def save(run, suite, tally, others=0.0, command="", begun=None, interrupted=Fals
 
 
 def prune(folder):
-    """Makes room for one more run: removes the oldest ones, except the last run in which a command passed."""
-    last = {run["file"] for run in passes().values()}
-    files = sorted((file for file in folder.glob("*.json") if file.name not in last), key=lambda file: file.stat().st_mtime)
+    """Makes room for one more run: removes the oldest ones."""
+    files = sorted(folder.glob("*.json"), key=lambda file: file.stat().st_mtime)
     for old in files[: 1 - KEPT]:
         old.unlink(missing_ok=True)
-
-
-def read(file):
-    """Reads a saved run."""
-    return {**json.loads(file.read_text()), "file": file.name}
 
 
 def load(suite=None):
@@ -145,20 +138,11 @@ def load(suite=None):
     runs = []
     for file in cache.folder("times").glob("*.json"):
         try:
-            runs.append(read(file))
+            runs.append(json.loads(file.read_text()))
         except (OSError, ValueError):
             # Removed by another run meanwhile, or truncated by hand.
             continue
     return sorted((run for run in runs if suite in (None, run["suite"])), key=lambda run: run["start"])
-
-
-def passes():
-    """Returns the last run in which each command passed: complete, and of an unmodified commit."""
-    return {run["command"]: run for run in load() if run.get("command") and has_passed(run)}
-
-
-def has_passed(run):
-    return bool(run["head"] and run["passed"]) and not (run["changed"] or run["failed"] or run.get("interrupted"))
 
 
 def failed(suite):
