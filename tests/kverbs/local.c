@@ -13,10 +13,6 @@
 
 #define DEPTH 16
 #define SIZE 4096
-/* Upper limit on distinct queue pair numbers. */
-#define NUMBERS 0x10000
-/* Size of the header in front of an unreliable datagram. */
-#define GRH_SIZE 40
 
 /* One of two endpoints. */
 struct end {
@@ -39,7 +35,7 @@ static void on_completion(struct ib_cq *cq, void *context)
 }
 
 /* Creates a queue pair that uses the end's completion queue for all completions. */
-static int qp_open(struct end *end, enum ib_qp_type type, u32 max_inline)
+static int qp_open(struct end *end, u32 max_inline)
 {
 	struct ib_qp_init_attr attr = {
 		.send_cq = end->cq,
@@ -52,7 +48,7 @@ static int qp_open(struct end *end, enum ib_qp_type type, u32 max_inline)
 			.max_inline_data = max_inline,
 		},
 		.sq_sig_type = IB_SIGNAL_ALL_WR,
-		.qp_type = type,
+		.qp_type = EFA_QPT_SRD,
 	};
 	struct ib_qp *qp = ib_create_qp(end->pd, &attr);
 
@@ -76,8 +72,7 @@ static void end_close(struct end *end)
 	memset(end, 0, sizeof(*end));
 }
 
-static int end_open(struct end *end, struct ib_device *dev, enum ib_qp_type type, u32 max_inline,
-		    bool with_events)
+static int end_open(struct end *end, struct ib_device *dev, u32 max_inline, bool with_events)
 {
 	struct ib_cq_init_attr cq_attr = { .cqe = 4 * DEPTH };
 	int err;
@@ -97,7 +92,7 @@ static int end_open(struct end *end, struct ib_device *dev, enum ib_qp_type type
 		end->cq = NULL;
 		goto close;
 	}
-	err = qp_open(end, type, max_inline);
+	err = qp_open(end, max_inline);
 	if (!err)
 		err = to_rts(end->qp);
 	if (err)
@@ -134,14 +129,14 @@ static int connect_to(struct end *end, struct end *peer)
 	return 0;
 }
 
-static int pair_open(struct end ends[2], enum ib_qp_type type, u32 max_inline, bool with_events)
+static int pair_open(struct end ends[2], u32 max_inline, bool with_events)
 {
 	int err;
 
-	err = end_open(&ends[0], devices[0], type, max_inline, with_events);
+	err = end_open(&ends[0], devices[0], max_inline, with_events);
 	if (err)
 		return err;
-	err = end_open(&ends[1], devices[1] ?: devices[0], type, max_inline, with_events);
+	err = end_open(&ends[1], devices[1] ?: devices[0], max_inline, with_events);
 	if (err) {
 		end_close(&ends[0]);
 		return err;
@@ -203,12 +198,9 @@ static int receive(struct end *end, u64 id, u32 length)
 	return ib_post_recv(end->qp, &wr, NULL);
 }
 
-/* The send work request of a transport, with its buffer. */
+/* A send work request with its buffer. */
 struct request {
-	union {
-		struct ib_srd_wr srd;
-		struct ib_ud_wr ud;
-	};
+	struct ib_srd_wr srd;
 	struct ib_sge sge;
 };
 
@@ -222,17 +214,10 @@ static struct ib_send_wr *request_set(struct request *request, struct end *end, 
 		.length = length,
 		.lkey = end->pd->local_dma_lkey,
 	};
-	if (end->qp->qp_type == IB_QPT_UD) {
-		request->ud.ah = end->peer;
-		request->ud.remote_qpn = end->peer_qpn;
-		request->ud.remote_qkey = QKEY;
-		wr = &request->ud.wr;
-	} else {
-		request->srd.ah = end->peer;
-		request->srd.remote_qpn = end->peer_qpn;
-		request->srd.remote_qkey = QKEY;
-		wr = &request->srd.wr;
-	}
+	request->srd.ah = end->peer;
+	request->srd.remote_qpn = end->peer_qpn;
+	request->srd.remote_qkey = QKEY;
+	wr = &request->srd.wr;
 	wr->wr_id = id;
 	wr->opcode = IB_WR_SEND;
 	wr->sg_list = &request->sge;
@@ -241,14 +226,14 @@ static struct ib_send_wr *request_set(struct request *request, struct end *end, 
 	return wr;
 }
 
-static int compare(struct end ends[2], u32 offset, u32 length, struct ib_wc *wc)
+static int compare(struct end ends[2], u32 length, struct ib_wc *wc)
 {
-	if (wc->byte_len != offset + length) {
-		pr_err("%u bytes have arrived, not %u\n", wc->byte_len, offset + length);
+	if (wc->byte_len != length) {
+		pr_err("%u bytes have arrived, not %u\n", wc->byte_len, length);
 		return -EBADMSG;
 	}
 	ib_dma_sync_single_for_cpu(ends[1].dev, ends[1].dma, SIZE, DMA_BIDIRECTIONAL);
-	if (memcmp(ends[0].buffer, ends[1].buffer + offset, length)) {
+	if (memcmp(ends[0].buffer, ends[1].buffer, length)) {
 		pr_err("wrong data has arrived\n");
 		return -EBADMSG;
 	}
@@ -256,16 +241,15 @@ static int compare(struct end ends[2], u32 offset, u32 length, struct ib_wc *wc)
 }
 
 /* Sends one message, optionally inline and with immediate data. */
-static int send_one(enum ib_qp_type type, u32 length, u32 max_inline, bool with_imm)
+static int send_one(u32 length, u32 max_inline, bool with_imm)
 {
-	u32 offset = type == IB_QPT_UD ? GRH_SIZE : 0;
 	struct request request;
 	struct ib_send_wr *wr;
 	struct end ends[2];
 	struct ib_wc wc;
 	int err;
 
-	err = pair_open(ends, type, max_inline, false);
+	err = pair_open(ends, max_inline, false);
 	if (err)
 		return err;
 	err = receive(&ends[1], 7, SIZE);
@@ -290,7 +274,7 @@ static int send_one(enum ib_qp_type type, u32 length, u32 max_inline, bool with_
 	if (!err)
 		err = expect(&ends[1], 7, IB_WC_SUCCESS, IB_WC_RECV, &wc);
 	if (!err)
-		err = compare(ends, offset, length, &wc);
+		err = compare(ends, length, &wc);
 	if (!err && with_imm && (!(wc.wc_flags & IB_WC_WITH_IMM) || wc.ex.imm_data != cpu_to_be32(0x01020304))) {
 		pr_err("immediate data is %#x\n", be32_to_cpu(wc.ex.imm_data));
 		err = -EBADMSG;
@@ -306,324 +290,17 @@ close:
 
 static int test_send(void)
 {
-	return send_one(EFA_QPT_SRD, SIZE, 0, false);
+	return send_one(SIZE, 0, false);
 }
 
 static int test_imm(void)
 {
-	return send_one(EFA_QPT_SRD, 100, 0, true);
+	return send_one(100, 0, true);
 }
 
 static int test_inline(void)
 {
-	return send_one(EFA_QPT_SRD, 32, 32, false);
-}
-
-static int test_inline_large(void)
-{
-	return send_one(EFA_QPT_SRD, 80, 80, true);
-}
-
-static int test_ud(void)
-{
-	return send_one(IB_QPT_UD, 1000, 0, false);
-}
-
-/* Many messages, a few in each chain, so that all rings wrap around several times. */
-static int test_many(void)
-{
-	struct request requests[4];
-	struct end ends[2];
-	u64 id = 0;
-	int err, round, i;
-
-	err = pair_open(ends, EFA_QPT_SRD, 0, false);
-	if (err)
-		return err;
-	for (round = 0; round < 500 && !err; round++) {
-		struct ib_wc wc;
-
-		for (i = 0; i < ARRAY_SIZE(requests) && !err; i++) {
-			struct ib_send_wr *wr = request_set(&requests[i], &ends[0], id + i, 64);
-
-			if (i)
-				requests[i - 1].srd.wr.next = wr;
-			err = receive(&ends[1], id + i, 64);
-		}
-		if (!err)
-			err = ib_post_send(ends[0].qp, &requests[0].srd.wr, NULL);
-		/* Completions are not ordered. */
-		for (i = 0; i < 2 * ARRAY_SIZE(requests) && !err; i++) {
-			struct end *end = &ends[i % 2];
-
-			err = await(end, &wc);
-			if (!err && (wc.status || wc.wr_id < id || wc.wr_id >= id + ARRAY_SIZE(requests))) {
-				pr_err("completion of %llu, status %d in round %d\n", wc.wr_id, wc.status, round);
-				err = -EBADMSG;
-			}
-		}
-		id += ARRAY_SIZE(requests);
-	}
-	pair_close(ends);
-	return err;
-}
-
-/* An invalid work request in the middle of a chain: those before it are executed. */
-static int test_bad_wr(void)
-{
-	struct request requests[3];
-	const struct ib_send_wr *bad;
-	struct ib_send_wr *wr;
-	struct end ends[2];
-	struct ib_wc wc;
-	int err, i;
-
-	err = pair_open(ends, EFA_QPT_SRD, 0, false);
-	if (err)
-		return err;
-	for (i = 0; i < ARRAY_SIZE(requests); i++) {
-		wr = request_set(&requests[i], &ends[0], i, 64);
-		if (i)
-			requests[i - 1].srd.wr.next = wr;
-	}
-	requests[1].srd.wr.send_flags |= IB_SEND_FENCE;
-	err = receive(&ends[1], 0, 64);
-	if (err)
-		goto close;
-	if (ib_post_send(ends[0].qp, &requests[0].srd.wr, &bad) != -EINVAL || bad != &requests[1].srd.wr) {
-		pr_err("the second one of a chain is not refused\n");
-		err = -EBADMSG;
-		goto close;
-	}
-	err = expect(&ends[0], 0, IB_WC_SUCCESS, IB_WC_SEND, &wc);
-	if (!err && ib_poll_cq(ends[0].cq, 1, &wc)) {
-		pr_err("more than one has completed\n");
-		err = -EBADMSG;
-	}
-close:
-	pair_close(ends);
-	return err;
-}
-
-/* Checks that a work request is refused. */
-static int refuse(struct ib_qp *qp, const struct ib_send_wr *wr, const char *what)
-{
-	const struct ib_send_wr *bad = NULL;
-	int err = ib_post_send(qp, wr, &bad);
-
-	if (err == -EINVAL && bad == wr)
-		return 0;
-	pr_err("%s: %d\n", what, err);
-	return -EBADMSG;
-}
-
-/* As refuse(), for a send with another value in one field. */
-#define REFUSE_WITH(field, value)						\
-	do {									\
-		wr = request_set(&request, &ends[0], 9, 8);			\
-		field = value;							\
-		err = err ?: refuse(ends[0].qp, wr, #field " = " #value);	\
-	} while (0)
-
-static int wrong_sends(struct end ends[2])
-{
-	struct ib_reg_wr reg = { .wr = { .opcode = IB_WR_REG_MR, .send_flags = IB_SEND_SIGNALED } };
-	bool is_srd = ends[0].qp->qp_type == EFA_QPT_SRD;
-	struct request request;
-	struct ib_send_wr *wr;
-	int err = 0;
-
-	REFUSE_WITH(wr->opcode, IB_WR_ATOMIC_CMP_AND_SWP);
-	REFUSE_WITH(wr->opcode, IB_WR_SEND_WITH_INV);
-	REFUSE_WITH(wr->opcode, IB_WR_RDMA_READ_WITH_INV);
-	REFUSE_WITH(wr->opcode, IB_WR_REG_MR_INTEGRITY);
-	REFUSE_WITH(wr->opcode, 1000);
-	REFUSE_WITH(wr->send_flags, IB_SEND_SIGNALED | IB_SEND_FENCE);
-	REFUSE_WITH(wr->send_flags, IB_SEND_SIGNALED | IB_SEND_IP_CSUM);
-	REFUSE_WITH(wr->send_flags, 1 << 30);
-	REFUSE_WITH(wr->num_sge, 1000);
-	/* The queue pair has no room for inline data. */
-	REFUSE_WITH(wr->send_flags, IB_SEND_SIGNALED | IB_SEND_INLINE);
-	if (is_srd) {
-		REFUSE_WITH(request.srd.ah, NULL);
-		REFUSE_WITH(request.srd.remote_qpn, 0x10000);
-		/* The size of so many entries exceeds 32 bits. */
-		REFUSE_WITH(wr->num_sge, INT_MAX);
-	} else {
-		REFUSE_WITH(request.ud.ah, NULL);
-		REFUSE_WITH(request.ud.remote_qpn, 0x10000);
-		REFUSE_WITH(wr->opcode, IB_WR_RDMA_WRITE);
-		REFUSE_WITH(wr->opcode, IB_WR_RDMA_READ);
-		REFUSE_WITH(wr->opcode, IB_WR_LOCAL_INV);
-	}
-	return err ?: refuse(ends[0].qp, &reg.wr, "a registration of nothing");
-}
-
-/* Registrations that are refused. */
-static int wrong_registrations(struct end *end)
-{
-	struct ib_reg_wr reg = {
-		.wr = { .opcode = IB_WR_REG_MR, .send_flags = IB_SEND_SIGNALED },
-		.access = IB_ACCESS_LOCAL_WRITE,
-	};
-	int err;
-
-	reg.mr = ib_alloc_mr(end->pd, IB_MR_TYPE_MEM_REG, 4);
-	if (IS_ERR(reg.mr))
-		return PTR_ERR(reg.mr);
-	reg.key = reg.mr->rkey;
-	err = refuse(end->qp, &reg.wr, "a registration without pages");
-	reg.access |= IB_ACCESS_REMOTE_ATOMIC;
-	err = err ?: refuse(end->qp, &reg.wr, "a registration for atomics");
-	ib_dereg_mr(reg.mr);
-	return err;
-}
-
-static int wrong_receives(struct end *end)
-{
-	struct ib_sge sges[2] = { { .addr = end->dma, .length = 64, .lkey = end->pd->local_dma_lkey } };
-	struct ib_recv_wr wr = { .sg_list = sges, .num_sge = 2 };
-	const struct ib_recv_wr *bad = NULL;
-
-	if (ib_post_recv(end->qp, &wr, &bad) != -EINVAL || bad != &wr) {
-		pr_err("a receive with too many buffers is accepted\n");
-		return -EBADMSG;
-	}
-	return 0;
-}
-
-/* A key that does not exist, which only the device detects. */
-static int wrong_key(struct end ends[2])
-{
-	struct ib_send_wr *wr;
-	struct request request;
-	struct ib_wc wc;
-	int err;
-
-	wr = request_set(&request, &ends[0], 4, 64);
-	request.sge.lkey ^= 0x1000;
-	err = ib_post_send(ends[0].qp, wr, NULL);
-	return err ?: expect(&ends[0], 4, IB_WC_LOC_PROT_ERR, IB_WC_SEND, &wc);
-}
-
-/* Work requests with each field wrong, and a correct one afterwards. */
-static int test_wrong(void)
-{
-	static const enum ib_qp_type types[] = { EFA_QPT_SRD, IB_QPT_UD };
-	struct request request;
-	struct end ends[2];
-	struct ib_wc wc;
-	int err, i;
-
-	for (i = 0; i < ARRAY_SIZE(types); i++) {
-		err = pair_open(ends, types[i], 0, false);
-		if (err)
-			return err;
-		err = wrong_sends(ends);
-		if (!err && types[i] == EFA_QPT_SRD)
-			err = wrong_registrations(&ends[0]);
-		if (!err)
-			err = wrong_receives(&ends[1]);
-		if (!err)
-			err = receive(&ends[1], 5, SIZE);
-		if (!err && types[i] == EFA_QPT_SRD)
-			err = wrong_key(ends);
-		if (!err)
-			err = ib_post_send(ends[0].qp, request_set(&request, &ends[0], 6, 64), NULL);
-		if (!err)
-			err = expect(&ends[0], 6, IB_WC_SUCCESS, IB_WC_SEND, &wc);
-		if (!err)
-			err = expect(&ends[1], 5, IB_WC_SUCCESS, IB_WC_RECV, &wc);
-		pair_close(ends);
-		if (err)
-			return err;
-	}
-	return 0;
-}
-
-/* Posted work requests are flushed when the queue pair enters error. So are those posted later, in order. */
-static int test_flush(void)
-{
-	struct end ends[2];
-	struct ib_wc wc;
-	int err, i, j;
-
-	err = pair_open(ends, EFA_QPT_SRD, 0, false);
-	if (err)
-		return err;
-	for (i = 0; i < DEPTH && !err; i++)
-		err = receive(&ends[1], i, 64);
-	if (!err && receive(&ends[1], i, 64) != -ENOMEM) {
-		pr_err("a full queue accepts more\n");
-		err = -EBADMSG;
-	}
-	if (!err)
-		err = to_state(ends[1].qp, IB_QPS_ERR);
-	if (!err && receive(&ends[1], i, 64) != -ENOMEM) {
-		pr_err("a full queue in error accepts more\n");
-		err = -EBADMSG;
-	}
-	for (i = 0; i < DEPTH && !err; i++)
-		err = expect(&ends[1], i, IB_WC_WR_FLUSH_ERR, IB_WC_RECV, &wc);
-	for (i = 0; i < 3 && !err; i++) {
-		for (j = 0; j < DEPTH && !err; j++)
-			err = receive(&ends[1], 100 + j, 64);
-		for (j = 0; j < DEPTH && !err; j++)
-			err = expect(&ends[1], 100 + j, IB_WC_WR_FLUSH_ERR, IB_WC_RECV, &wc);
-	}
-	pair_close(ends);
-	return err;
-}
-
-/* Completions that a destroyed queue pair has left in its completion queue do not belong to the next queue pair. */
-static int test_stale(void)
-{
-	struct end end;
-	struct ib_wc wc;
-	int err, i;
-	u32 old;
-
-	err = end_open(&end, devices[0], EFA_QPT_SRD, 0, false);
-	if (err)
-		return err;
-	for (i = 0; i < DEPTH && !err; i++)
-		err = receive(&end, i, 64);
-	if (!err)
-		err = to_state(end.qp, IB_QPS_ERR);
-	/* Polls one of them. The others have arrived then or arrive soon. */
-	if (!err)
-		err = expect(&end, 0, IB_WC_WR_FLUSH_ERR, IB_WC_RECV, &wc);
-	if (err)
-		goto close;
-	msleep(20);
-
-	old = end.qp->qp_num;
-	/* A number is reused after all others. */
-	for (i = 0; i < NUMBERS; i++) {
-		err = ib_destroy_qp(end.qp);
-		if (err)
-			goto close;
-		err = qp_open(&end, EFA_QPT_SRD, 0);
-		if (err)
-			goto close;
-		if (end.qp->qp_num == old)
-			break;
-	}
-	if (end.qp->qp_num != old) {
-		pr_err("no queue pair has the number of a destroyed one\n");
-		err = -EBADMSG;
-		goto close;
-	}
-	err = to_state(end.qp, IB_QPS_INIT);
-	for (i = 0; i < DEPTH && !err; i++)
-		err = receive(&end, 100 + i, 64);
-	if (!err && ib_poll_cq(end.cq, 1, &wc)) {
-		pr_err("completion of %llu, of a destroyed queue pair\n", wc.wr_id);
-		err = -EBADMSG;
-	}
-close:
-	end_close(&end);
-	return err;
+	return send_one(32, 32, false);
 }
 
 /* An event for each of a few messages. */
@@ -634,7 +311,7 @@ static int test_events(void)
 	struct ib_wc wc;
 	int err, i;
 
-	err = pair_open(ends, EFA_QPT_SRD, 0, true);
+	err = pair_open(ends, 0, true);
 	if (err)
 		return err;
 	for (i = 0; i < 20 && !err; i++) {
@@ -684,7 +361,7 @@ static int test_drain_by(enum ib_poll_context context)
 	struct end end;
 	int err, i;
 
-	err = end_open(&end, devices[0], EFA_QPT_SRD, 0, false);
+	err = end_open(&end, devices[0], 0, false);
 	if (err)
 		return err;
 	ib_destroy_qp(end.qp);
@@ -698,7 +375,7 @@ static int test_drain_by(enum ib_poll_context context)
 		end.cq = NULL;
 		goto close;
 	}
-	err = qp_open(&end, EFA_QPT_SRD, 0);
+	err = qp_open(&end, 0);
 	if (err)
 		goto free;
 	err = to_rts(end.qp);
@@ -793,7 +470,7 @@ close:
 }
 
 /* Registers the first COUNT pages, under new keys. */
-static int region_register(struct region *region, int count, enum ib_wc_status status)
+static int region_register(struct region *region, int count)
 {
 	struct ib_reg_wr wr = {
 		.wr = { .wr_id = 50, .opcode = IB_WR_REG_MR, .send_flags = IB_SEND_SIGNALED },
@@ -811,10 +488,10 @@ static int region_register(struct region *region, int count, enum ib_wc_status s
 	efa_inc_fast_reg_key_gen(region->mr);
 	wr.key = region->mr->rkey;
 	err = ib_post_send(region->end->qp, &wr.wr, NULL);
-	return err ?: expect(region->end, 50, status, IB_WC_REG_MR, &wc);
+	return err ?: expect(region->end, 50, IB_WC_SUCCESS, IB_WC_REG_MR, &wc);
 }
 
-static int region_invalidate(struct region *region, enum ib_wc_status status)
+static int region_invalidate(struct region *region)
 {
 	struct ib_send_wr wr = {
 		.wr_id = 51,
@@ -826,7 +503,7 @@ static int region_invalidate(struct region *region, enum ib_wc_status status)
 	int err;
 
 	err = ib_post_send(region->end->qp, &wr, NULL);
-	return err ?: expect(region->end, 51, status, IB_WC_LOCAL_INV, &wc);
+	return err ?: expect(region->end, 51, IB_WC_SUCCESS, IB_WC_LOCAL_INV, &wc);
 }
 
 /* Writes an end's buffer to a region of the other end, or reads the region. */
@@ -881,7 +558,7 @@ static int test_rdma(void)
 	struct end ends[2];
 	int err, round;
 
-	err = pair_open(ends, EFA_QPT_SRD, 0, false);
+	err = pair_open(ends, 0, false);
 	if (err)
 		return err;
 	err = region_open(&region, &ends[1]);
@@ -892,7 +569,7 @@ static int test_rdma(void)
 		u32 offset = (count - 1) * PAGE_SIZE / 2, length = PAGE_SIZE - round, rkey;
 		u8 *copy;
 
-		err = region_register(&region, count, IB_WC_SUCCESS);
+		err = region_register(&region, count);
 		if (err)
 			break;
 		rkey = region.mr->rkey;
@@ -916,55 +593,9 @@ static int test_rdma(void)
 		if (!err)
 			err = rdma(&ends[0], &region, rkey, count * PAGE_SIZE - 1, 2, IB_WR_RDMA_READ, IB_WC_REM_ACCESS_ERR);
 		if (!err)
-			err = region_invalidate(&region, IB_WC_SUCCESS);
+			err = region_invalidate(&region);
 		if (!err)
 			err = rdma(&ends[0], &region, rkey, offset, 1, IB_WR_RDMA_WRITE, IB_WC_REM_ACCESS_ERR);
-	}
-	region_close(&region);
-close:
-	pair_close(ends);
-	return err;
-}
-
-/* A region that is registered or invalidated twice, and keys of an earlier registration. */
-static int test_rdma_bad(void)
-{
-	struct region region;
-	struct end ends[2];
-	u32 old;
-	int err;
-
-	err = pair_open(ends, EFA_QPT_SRD, 0, false);
-	if (err)
-		return err;
-	err = region_open(&region, &ends[1]);
-	if (err)
-		goto close;
-	err = region_invalidate(&region, IB_WC_LOC_PROT_ERR);
-	if (!err)
-		err = region_register(&region, 4, IB_WC_SUCCESS);
-	old = region.mr->rkey;
-	if (!err)
-		err = region_register(&region, 4, IB_WC_LOC_PROT_ERR);
-	if (!err)
-		err = rdma(&ends[0], &region, old, 0, 8, IB_WR_RDMA_WRITE, IB_WC_SUCCESS);
-	if (!err)
-		err = rdma(&ends[0], &region, region.mr->rkey, 0, 8, IB_WR_RDMA_WRITE, IB_WC_REM_ACCESS_ERR);
-	region.mr->rkey = old;
-	if (!err)
-		err = region_invalidate(&region, IB_WC_SUCCESS);
-	if (!err)
-		err = region_invalidate(&region, IB_WC_LOC_PROT_ERR);
-	if (!err)
-		err = region_register(&region, 2, IB_WC_SUCCESS);
-	if (!err)
-		err = rdma(&ends[0], &region, old, 0, 8, IB_WR_RDMA_WRITE, IB_WC_REM_ACCESS_ERR);
-	/* Peers can't use the local key of all memory. */
-	if (!err)
-		err = rdma(&ends[0], &region, ends[1].pd->local_dma_lkey, 0, 8, IB_WR_RDMA_WRITE, IB_WC_REM_ACCESS_ERR);
-	if (!err && !IS_ERR(ib_alloc_mr(ends[1].pd, IB_MR_TYPE_MEM_REG, U32_MAX))) {
-		pr_err("a region of any number of pages was allocated\n");
-		err = -EBADMSG;
 	}
 	region_close(&region);
 close:
@@ -1020,7 +651,7 @@ static int test_hold(void)
 {
 	int err, i, j;
 
-	err = pair_open(held, EFA_QPT_SRD, 0, true);
+	err = pair_open(held, 0, true);
 	if (err)
 		return err;
 	for (i = 0; i < 2 && !err; i++) {
@@ -1192,7 +823,7 @@ static int test_busy(void)
 {
 	int err, i;
 
-	err = pair_open(held, EFA_QPT_SRD, 0, false);
+	err = pair_open(held, 0, false);
 	if (err)
 		return err;
 	memset(&busy, 0, sizeof(busy));
@@ -1230,16 +861,8 @@ static const struct {
 	{ "send", test_send },
 	{ "imm", test_imm },
 	{ "inline", test_inline },
-	{ "inline_large", test_inline_large },
-	{ "ud", test_ud },
-	{ "many", test_many },
-	{ "bad_wr", test_bad_wr },
-	{ "wrong", test_wrong },
-	{ "flush", test_flush },
-	{ "stale", test_stale },
 	{ "events", test_events },
 	{ "rdma", test_rdma },
-	{ "rdma_bad", test_rdma_bad },
 	{ "drain", test_drain },
 	{ "hold", test_hold },
 	{ "bogus", test_bogus },

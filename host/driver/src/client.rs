@@ -49,7 +49,9 @@ pub struct Request {
     /// Status of the completion, an `IB_WC_*`. `None` until then.
     pub status: Cell<Option<u32>>,
     /// Length and immediate data of the message that a receive has got.
-    received: Cell<(u32, u32)>,
+    pub received: Cell<(u32, u32)>,
+    /// Queue pair that sent it.
+    pub source: Cell<u32>,
     /// Duration of the completion function in nanoseconds.
     takes: Cell<u64>,
 }
@@ -65,6 +67,7 @@ extern "C" fn done(_: *mut ib_cq, wc: *mut ib_wc) {
         request.status.set(Some((*wc).status));
         let immediate = u32::from_be(*(&raw const (*wc).ex).cast::<u32>());
         request.received.set(((*wc).byte_len, immediate));
+        request.source.set((*wc).src_qp);
     }
 }
 
@@ -76,6 +79,7 @@ impl Request {
             cqe: ib_cqe { done: Some(done) },
             status,
             received: Cell::default(),
+            source: Cell::default(),
             takes,
         })
     }
@@ -86,7 +90,7 @@ impl Request {
     }
 
     /// Returns a pointer to its `cqe`, which the core does not modify.
-    fn cqe(&self) -> *mut ib_cqe {
+    pub fn cqe(&self) -> *mut ib_cqe {
         (&raw const self.cqe).cast_mut()
     }
 }
@@ -111,8 +115,10 @@ pub struct Objects {
     pub cq: *mut ib_cq,
     /// Its queue pair, in the RTS state.
     pub qp: *mut ib_qp,
-    ah: *mut ib_ah,
-    memory: *mut u8,
+    /// Its address handle, of the device itself.
+    pub ah: *mut ib_ah,
+    /// Its memory: a page to send from, and one to receive into.
+    pub memory: *mut u8,
     address: u64,
     messages: RefCell<Messages>,
     /// Limit on the messages in each of its queues.
@@ -224,7 +230,8 @@ impl Objects {
         Ok(())
     }
 
-    fn sge(&self, offset: u64, length: u32) -> ib_sge {
+    /// Returns a buffer in its memory.
+    pub fn sge(&self, offset: u64, length: u32) -> ib_sge {
         // SAFETY: The domain exists.
         let lkey = unsafe { (*self.pd).local_dma_lkey };
         ib_sge {
@@ -510,7 +517,8 @@ impl Objects {
         self.expect(4096, value);
     }
 
-    fn expect(&self, offset: usize, value: u8) {
+    /// Checks the bytes of a message at an offset in its memory.
+    pub fn expect(&self, offset: usize, value: u8) {
         // SAFETY: The memory extends beyond these bytes.
         let bytes =
             unsafe { core::slice::from_raw_parts(self.memory.add(offset), LENGTH as usize) };
@@ -520,8 +528,8 @@ impl Objects {
         );
     }
 
-    /// Posts a work request. Returns its completion status, or `None` after 1 ms.
-    fn wait_for(&self, wr: *mut ib_send_wr) -> Option<u32> {
+    /// Posts a work request that the driver accepts. Returns its completion status, or `None` after 1 ms.
+    pub fn wait_for(&self, wr: *mut ib_send_wr) -> Option<u32> {
         let request = Request::new(0);
         let mut bad = core::ptr::null();
         // SAFETY: The queue pair exists, and so do the objects that the work request names.

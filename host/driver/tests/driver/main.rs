@@ -22,6 +22,7 @@ mod recovery;
 mod schedules;
 mod udata;
 mod verbs;
+mod work_requests;
 
 use driver::{
     fault::death,
