@@ -55,7 +55,7 @@ help:
 	@echo '  make peer-memory     dma-buf registration and revocation, with memory of another device   FLAVOUR='
 	@echo '  make guides          the commands in README and Documentation, while a program has objects   FLAVOUR='
 	@echo '  make power-off       a power-off resets the devices in use   DRIVER= FLAVOUR='
-	@echo '  make check-life      failure, recovery and removal of devices under load   DRIVER= FLAVOUR= (or debug) ROUNDS= TESTS= MINUTES= SEED='
+	@echo '  make check-life      failure, recovery and removal of devices under load   DRIVER= FLAVOUR= (or debug) ROUNDS= TESTS='
 	@echo '  make rdma-core       rdma-core'\''s own tests in a guest   DRIVER= FLAVOUR= USERLAND='
 	@echo '  make rdma-core-diff  the same with both drivers, and the differences of their results   FLAVOUR= USERLAND='
 	@echo '  make interop         data between guests: contents, perftest, libfabric, Open MPI   DRIVER= FLAVOUR= USERLAND= PROGRAM= CASE= ROUNDS='
@@ -84,8 +84,6 @@ help:
 	@echo 'ROUNDS    how many rounds each test has, and how often attack kills one of two emulators (default: few; interop: one)'
 	@echo 'KEEP      1: fuzz-driver replaces the corpus that make check replays'
 	@echo 'COUNT     how many sequences host-diff plays (default: 1000)'
-	@echo 'MINUTES   how long check-life chooses triggers and loads at random, in place of its tests'
-	@echo 'SEED      the seed of that choice (default: 1)'
 	@echo 'TESTS     which ones of check-life: parts of their names, separated by semicolons'
 	@echo 'SECONDS   how long each attack takes'
 	@echo 'DEBIAN    experimental or sid, whose kernel canary takes even if it is not newer than the one that all else uses'
@@ -205,7 +203,7 @@ peer-memory:
 
 .PHONY: check-life
 check-life:
-	@tools/check life $(combination) $(ROUNDS:%=--rounds %) $(MINUTES:%=--minutes %) $(SEED:%=--seed %) --tests '$(TESTS)'
+	@tools/check life $(combination) $(ROUNDS:%=--rounds %) --tests '$(TESTS)'
 
 .PHONY: check-debug
 check-debug:

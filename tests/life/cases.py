@@ -3,7 +3,7 @@
 
 usage of each: PROGRAM [--list | TEST...]: runs the tests whose names contain one of these texts. Without arguments, EFA_TESTS has
 such texts, separated by semicolons; without both, all tests are run. EFA_ROUNDS is the number of rounds of each test, by default
-one. With EFA_LIMITS=1, time limits apply, see timing.py. Then only some of the tests are run, unless EFA_TESTS is set.
+one. With EFA_LIMITS=1, time limits apply, see timing.py.
 """
 
 import os
@@ -14,7 +14,6 @@ FOLDER = Path(__file__).resolve().parent
 sys.path += [str(FOLDER.parents[1] / name) for name in ("tests/kselftest", "tests/interop", "tools/guest", "tools/lib")]
 
 import selftest
-import timing
 from efa_tools import console
 from selftest import DRIVER, Failed, KernelLog, Suite
 
@@ -29,15 +28,11 @@ class Tests(Suite):
 
     def __init__(self):
         super().__init__()
-        self.limits, self.unusual = {}, set()
+        self.limits = {}
 
-    def add(self, name, function, wanted="", is_usual=True, most_rounds=None):
-        """Adds a test case. With time limits, an unusual one is only run if it is named. MOST_ROUNDS is the maximum number of its
-        rounds in the lifetime of a guest.
-        """
+    def add(self, name, function, wanted="", most_rounds=None):
+        """Adds a test case. MOST_ROUNDS is the maximum number of its rounds in the lifetime of a guest."""
         self.limits[name] = most_rounds
-        if not is_usual:
-            self.unusual.add(name)
         super().add(name, function, wanted)
 
     def main(self):
@@ -51,8 +46,6 @@ class Tests(Suite):
         chosen = sys.argv[1:] or [text.strip() for text in os.environ.get("EFA_TESTS", "").split(";") if text.strip()]
         if chosen:
             self.cases = [case for case in self.cases if any(text in case[0] for text in chosen)]
-        elif timing.COUNTS:
-            self.cases = [case for case in self.cases if case[0] not in self.unusual]
         log = Reports()
         self.cases = [(name, log.watched(function), *rest) for name, function, *rest in self.cases]
         self.run()

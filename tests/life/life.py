@@ -18,18 +18,16 @@ stage: Any = Stage() if selftest.emulator else None
 suite = cases.Tests()
 
 
-def add(trigger, load, is_usual):
+def add(trigger, load):
     def run():
         stage.rounds(trigger(stage), load(stage), min(cases.rounds(), trigger.most_rounds or math.inf))
 
-    suite.add(f"{trigger.name}, {load.name}", run, is_usual=is_usual, most_rounds=trigger.most_rounds)
+    suite.add(f"{trigger.name}, {load.name}", run, most_rounds=trigger.most_rounds)
 
 
-for number, trigger in enumerate(filter(lambda trigger: trigger.is_noticed, triggers.ALL)):
-    # With time limits, each load is run with some of the triggers.
-    usual = (loads.Load, loads.BUSY[number % len(loads.BUSY)])
-    for load in (loads.Load, *loads.BUSY):
-        add(trigger, load, is_usual=load in usual)
+for trigger in filter(lambda trigger: trigger.is_noticed, triggers.ALL):
+    for load in (loads.Load, loads.Everything):
+        add(trigger, load)
 
 if __name__ == "__main__":
     suite.main()

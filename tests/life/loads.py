@@ -222,6 +222,3 @@ class Everything(Load):
     def end(self):
         for part in self.parts:
             part.end()
-
-
-BUSY = (Perftest, Libfabric, Objects, Everything)

@@ -272,11 +272,6 @@ def life_jobs(driver, flavour, rounds=None, chosen=(), measured=False):
     return [life_job(job, needs) for job in life.jobs(driver, flavour, rounds, chosen, measured)]
 
 
-def life_mixture(driver, flavour, seed, minutes):
-    needs = (EMULATOR, module_name(driver, flavour))
-    return [life_job(job, needs) for job in life.mixture(driver, flavour, seed, minutes)]
-
-
 def life_job(job, needs):
     name, run, timed = job
     return Job(name, run, 120, after=needs, cores=2 if timed else 1, timed=timed)

@@ -344,8 +344,6 @@ def check_parser():
     command = suites.add_parser("life", help="failure, recovery and removal of devices in use")
     add_combination(command, ("rust", "c"))
     command.add_argument("--rounds", type=positive, metavar="N", help="rounds of each test (default: few)")
-    command.add_argument("--minutes", type=positive, metavar="N", help="duration of random triggers under random loads; replaces the tests")
-    command.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the random choices (default: 1)")
     command.add_argument("--tests", default="", metavar="NAMES", help="parts of names of tests, separated by semicolons (default: all)")
     command = suites.add_parser("sample", help="the provider and the client of samples/, each in a guest")
     command.add_argument("--flavour", choices=toolroot.all_flavours(), default="cloud-amd64", help="the kernel (default: cloud-amd64)")
@@ -435,8 +433,6 @@ def jobs_of(arguments):
             return [check.power_off(arguments.driver, arguments.flavour)]
         case "life":
             chosen = [text.strip() for text in arguments.tests.split(";") if text.strip()]
-            if arguments.minutes:
-                return check.life_mixture(arguments.driver, arguments.flavour, arguments.seed, arguments.minutes)
             return check.life_jobs(arguments.driver, arguments.flavour, arguments.rounds, chosen, measured=True)
         case "sample":
             return [check.sample(name, arguments.flavour) for name in build.SAMPLES]

@@ -14,8 +14,6 @@ FOLDER = cache.CLONE / "tests" / "life"
 DEVICES = ["profile=efa3", "profile=efa3"]
 # The program whose tests have unlimited rounds. Those of the others do something different in each round, and few are enough.
 ENDLESS = "life.py"
-# The program that runs random triggers under random loads, for a given time.
-MIXTURE = "mixture.py"
 # The programs in which limits of time count.
 MEASURED = (ENDLESS, "deaths.py")
 # The others run in a guest of their own, in this order: QEMU (11.1) aborts at a reset of a link whose device was removed by surprise.
@@ -35,9 +33,6 @@ class Share:
     rounds: int | None = None
     # Whether limits of time count.
     measured: bool = False
-    # Seed and duration of a mixture.
-    seed: int | None = None
-    minutes: int = 0
 
     def command(self, runner, last):
         """Returns the command for a guest, by which RUNNER runs the programs and then those in LAST."""
@@ -46,15 +41,13 @@ class Share:
             environment["EFA_ROUNDS"] = self.rounds
         if self.measured:
             environment["EFA_LIMITS"] = 1
-        if self.minutes:
-            environment |= {"EFA_SEED": self.seed, "EFA_MINUTES": self.minutes}
         settings = " ".join(f"{name}={shlex.quote(str(value))}" for name, value in environment.items() if value)
         programs = " ".join([*(f"../life/{program}" for program in self.programs), *last])
         return f"{settings} kselftest_override_timeout={self.timeout()} {runner} {programs}"
 
     def timeout(self):
         """Returns the time limit of each program, in seconds."""
-        return BASE + 60 * self.minutes + ROUND * (self.rounds or 0) * sum(len(tests) for tests in self.programs.values())
+        return BASE + ROUND * (self.rounds or 0) * sum(len(tests) for tests in self.programs.values())
 
 
 def tests(program):
@@ -124,19 +117,13 @@ def jobs(driver, flavour, rounds=None, chosen=(), measured=False):
     return [job(share, driver, flavour, f"{title} {share.name}{' limits' * share.measured}") for share in parts]
 
 
-def mixture(driver, flavour, seed, minutes):
-    """The job of random triggers under random loads, chosen by SEED, for MINUTES."""
-    share = Share(f"mixture of seed {seed}", {MIXTURE: []}, seed=seed, minutes=minutes)
-    return [job(share, driver, flavour, f"life {driver} {flavour} {share.name}")]
-
-
 def job(share, driver, flavour, name):
     return name, lambda: run(name, share, driver, flavour), share.measured
 
 
 def run(name, share, driver, flavour):
     """Runs a share in a guest; returns its tally."""
-    options = {"devices": DEVICES, "hotplug": True, "progress": bool(share.rounds or share.minutes), "stalls": share.measured}
+    options = {"devices": DEVICES, "hotplug": True, "progress": bool(share.rounds), "stalls": share.measured}
     if flavour == toolroot.DEBUG:
         command = share.command("/efa-rs/tests/debug/run.sh", ["../debug/kernel.py"])
         tally, _ = suite.in_debug_guest(name, command, driver, timeout=SLOW * share.timeout() * len(share.programs), **options)
