@@ -146,6 +146,11 @@ bits! {
         5:5 event_counters => bool,
         /// Request ids of 64 bits in send queues.
         10:10 sq_64_bit_req_id => bool,
+        /// Relaxed ordering of memory regions. This bit and that of
+        /// [`RegMrPermissions`](super::admin::mr::RegMrPermissions) are guesses, each the next one
+        /// after the known bits. Linux's commit eb6aed55 (7.4) and Amazon's 3.4.0 have the true
+        /// ones. So the driver uses them only if built with `cfg(relaxed_ordering)`, for tests.
+        11:11 relaxed_ordering => bool,
     }
 }
 

@@ -153,6 +153,8 @@ pub(super) fn permissions(access: Access) -> RegMrPermissions {
         local_write_enable: has(Access::LOCAL_WRITE),
         remote_write_enable: has(Access::REMOTE_WRITE),
         remote_read_enable: has(Access::REMOTE_READ),
+        #[cfg(not(in_tree))]
+        relaxed_ordering: false,
     }
 }
 

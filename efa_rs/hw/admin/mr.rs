@@ -26,6 +26,9 @@ bits! {
         1:1 remote_write_enable => bool,
         /// RDMA reads of the region by a peer.
         2:2 remote_read_enable => bool,
+        /// The device may reorder its writes to the region. The bit is a guess, see
+        /// [`DeviceCaps`](super::super::features::DeviceCaps::relaxed_ordering).
+        3:3 relaxed_ordering => bool,
     }
 }
 

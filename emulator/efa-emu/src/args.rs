@@ -31,7 +31,8 @@ pub(crate) struct Args {
     pub(crate) command: Option<Command>,
 
     /// A device: `socket=PATH[,OPTION=VALUE...]`. Options are `profile=NAME`, `msix=VECTORS`, `number=N`, `memory=SIZE`,
-    /// `strict=guesses`, `missing-bar=0|2|db`, and any attribute of the control command `set`, such as `max_eq=0`.
+    /// `strict=guesses`, `missing-bar=0|2|db`, and any attribute of the control command `set`, such as `max_eq=0` or
+    /// `relaxed_ordering=true`.
     #[arg(
         long = "device",
         value_name = "SPEC",

@@ -265,10 +265,10 @@ impl<G: Guest> Transfer<'_, G> {
 fn copy<M: Memory>(payload: &Payload<M>, placement: &Placement<M>) -> Written {
     let written = match payload {
         Payload::Nothing => Ok(()),
-        Payload::Inline(bytes) => placement.memory.write(bytes),
+        Payload::Inline(bytes) => placement.target.write(bytes),
         Payload::Memory(memory, unpinned) => {
             let _pinned = unpinned.pin().ok_or(Unplaced::Busy)?;
-            match memory.copy_to(&placement.memory) {
+            match placement.target.copy(memory) {
                 Ok(()) => Ok(()),
                 Err(CopyError::Source(_)) => return Err(Unplaced::Lost),
                 Err(CopyError::Target(error)) => Err(error),

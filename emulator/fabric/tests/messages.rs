@@ -8,6 +8,7 @@ use efa_fabric::{PortId, Settings};
 use efa_hw::{
     admin::{
         cq::CqCaps1,
+        mr::RegMrPermissions,
         qp::{CreateQpFlags, QpState, QpType},
     },
     io::{Cdesc, CompStatus, CqDb, UNKNOWN_AH},
@@ -17,8 +18,8 @@ use efa_hw::{
 use efa_model::{Overrides, Profile};
 use efa_testing::{
     cases::{self, Inside},
-    commands::create_eq,
-    net::{DEPTH, Net, PAGE, QKEY, Qp, Region, Send, pattern, req_id_ex},
+    commands::{create_eq, reg_mr},
+    net::{ALL_PERMISSIONS, DEPTH, Net, PAGE, QKEY, Qp, Region, Send, pattern, req_id_ex},
 };
 
 /// Returns queue pairs of two devices that know each other, and a region of each.
@@ -121,6 +122,58 @@ fn unsolicited_writes_with_immediate_data() {
         } else {
             assert_eq!(status, CompStatus::RemoteFeatureMismatch, "{has:?}");
             assert_eq!(net.poll(&mut b), None, "{has:?}");
+        }
+    }
+}
+
+/// All pages of the regions are one, which shows the bytes that were written last. If not all regions of a packet permit relaxed
+/// ordering, the order is that of the addresses.
+#[test]
+fn relaxed_ordering() {
+    const ALL: u32 = 2 * PAGE as u32;
+    let data = pattern(ALL as usize, 5);
+    for (case, header) in (0..8).map(|case| (case, case / 4 * 40)) {
+        let qp_type = [QpType::Srd, QpType::Ud][case / 4];
+        let relaxed = [case & 1 != 0, case & 2 != 0];
+        let (mut net, mut a, mut b, from, _) = set(qp_type, Settings::default(), 2);
+        net.fill(&from, 0, &data);
+        let overrides = Overrides {
+            relaxed_ordering: Some(true),
+            ..Overrides::default()
+        };
+        net.set(b.port, overrides);
+        let pages = net.world(b.port, |world| vec![world.map(1); 2]);
+        let [mut to, second] = relaxed.map(|relaxed_ordering| {
+            let mut command = reg_mr(b.pd, 0, ALL.into());
+            command.permissions = RegMrPermissions {
+                relaxed_ordering,
+                ..ALL_PERMISSIONS
+            };
+            net.driver(b.port, |driver| Region::new(driver, pages.clone(), command))
+        });
+        to.port = b.port;
+        let check = |net: &mut Net, header, is_relaxed| {
+            let page = PAGE as usize;
+            let mut expected = data[page - header..2 * page - header].to_vec();
+            if is_relaxed {
+                expected[page - 256..].copy_from_slice(&data[page - 256 - header..page - header]);
+            }
+            assert!(net.content(&to, 0, page) == expected, "{case} {is_relaxed}");
+            net.fill(&to, 0, &vec![0; page]);
+        };
+
+        net.receive(&mut b, &[(0, 4096, to.lkey), (PAGE, 4096, second.lkey)]);
+        let message = Send::message(&b, &from, ALL - header as u32);
+        assert_eq!(net.outcome(&mut a, &message), CompStatus::Ok);
+        assert_eq!(net.wait(&mut b).status, 0);
+        check(&mut net, header, relaxed == [true, true]);
+        if qp_type == QpType::Srd {
+            let write = Send::write(&b, &from, &to, ALL);
+            assert_eq!(net.outcome(&mut a, &write), CompStatus::Ok);
+            check(&mut net, 0, relaxed[0]);
+            let read = Send::read(&a, &to, &from, ALL);
+            assert_eq!(net.outcome(&mut b, &read), CompStatus::Ok);
+            check(&mut net, 0, relaxed[0]);
         }
     }
 }

@@ -11,6 +11,7 @@ use efa_hw::{
         mr::{AllocMr, AllocMrResponse, DeregMr, PageList, RegMr, RegMrFlags, RegMrResponse},
         pd::AllocPd,
     },
+    features::DeviceAttr,
     regs::ResetReason,
 };
 use efa_model::Profile;
@@ -376,6 +377,15 @@ fn permissions() {
         command.permissions.remote_read_enable = false;
         command.permissions.remote_write_enable = true;
         assert_eq!(set.register(&command).is_ok(), write, "{profile:?}");
+        command.permissions.remote_write_enable = false;
+        command.permissions.relaxed_ordering = true;
+        assert_eq!(set.register(&command), ILLEGAL, "{profile:?}");
+        let overrides = r#"{"relaxed_ordering": true}"#;
+        let device = &mut set.driver.device;
+        device.set(serde_json::from_str(overrides).unwrap());
+        set.register(&command).unwrap();
+        let device: DeviceAttr = set.driver.feature().unwrap();
+        assert!(device.device_caps.relaxed_ordering);
     }
 }
 

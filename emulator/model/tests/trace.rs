@@ -39,6 +39,8 @@ fn traced(driver: &mut Driver, command: &impl Command) -> Vec<String> {
 #[test]
 fn commands() {
     let mut driver = Driver::new(Profile::Efa3);
+    let overrides = r#"{"relaxed_ordering": true}"#;
+    driver.device.set(serde_json::from_str(overrides).unwrap());
     let mut id = 0;
     let mut check = |driver: &mut Driver, command: &dyn Fn(&mut Driver) -> Vec<String>, line| {
         assert_eq!(command(driver), [format!("aq {id} {line} [1 in flight]")]);
@@ -161,6 +163,7 @@ fn commands() {
                 local_write_enable: true,
                 remote_write_enable: true,
                 remote_read_enable: true,
+                relaxed_ordering: true,
             },
             iova: 0x7000,
             ..Default::default()
@@ -171,7 +174,7 @@ fn commands() {
     check!(
         region(PageList::Inline([0x4000, 0, 0, 0])),
         "REG_MR(pd=1, iova=0x7000, length=4096, page_shift=12, page_num=0, pages=[4000, 0, 0, 0], \
-         local_write, remote_write, remote_read) = SUCCESS lkey=0x1, rkey=0x80001"
+         local_write, remote_write, remote_read, relaxed_ordering) = SUCCESS lkey=0x1, rkey=0x80001"
     );
     let buffer = CtrlBuffInfo {
         length: 20,
@@ -180,14 +183,14 @@ fn commands() {
     check!(
         region(PageList::Direct(buffer)),
         "REG_MR(pd=1, iova=0x7000, length=4096, page_shift=12, page_num=0, direct=0x5000/20B, \
-         local_write, remote_write, remote_read) = MALFORMED_REQUEST"
+         local_write, remote_write, remote_read, relaxed_ordering) = MALFORMED_REQUEST"
     );
     let mut physical = region(PageList::Indirect(buffer));
     physical.flags.mem_addr_phy_mode_en = true;
     check!(
         physical,
         "REG_MR(pd=1, iova=0x7000, length=4096, page_shift=12, page_num=0, indirect=0x5000/20B, \
-         physical, local_write, remote_write, remote_read) = MALFORMED_REQUEST"
+         physical, local_write, remote_write, remote_read, relaxed_ordering) = MALFORMED_REQUEST"
     );
     check!(
         AllocMr {

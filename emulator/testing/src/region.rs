@@ -21,6 +21,7 @@ pub const ALL_PERMISSIONS: RegMrPermissions = RegMrPermissions {
     local_write_enable: true,
     remote_write_enable: true,
     remote_read_enable: true,
+    relaxed_ordering: false,
 };
 
 /// A region of memory, whose pages may be scattered.

@@ -2,18 +2,82 @@
 
 //! The place of payload, and the result of copying it.
 
-use efa_model::{Arrival, Delivery, DmaError};
+use efa_model::{Arrival, Delivery, DmaError, Segment};
 
 use crate::{
-    memory::Memory,
+    memory::{Access, CopyError, Guest, Memory},
     packet::{Header, Packet, Reader},
     quota::Quota,
 };
 
+/// Bytes at the end of a packet that are written first, to memory with relaxed ordering.
+const FIRST: u32 = 256;
+
+/// Memory for the payload of a packet.
+#[derive(Debug)]
+pub(crate) struct Target<M> {
+    memory: M,
+    /// The memory that is written first, if that is not all of it, and its offset in the payload.
+    first: Option<(M, usize)>,
+}
+
+impl<M: Memory> Target<M> {
+    /// Looks up the memory of segments.
+    pub(super) fn new<G: Guest<Memory = M>>(
+        guest: &G,
+        segments: &[Segment],
+    ) -> Result<Self, DmaError> {
+        let length: u32 = segments.iter().map(|segment| segment.length).sum();
+        let relaxed = segments.iter().all(|segment| segment.relaxed);
+        let offset = length.saturating_sub(FIRST);
+        if !relaxed || offset == 0 {
+            return Ok(Self {
+                memory: guest.memory(segments, Access::Write)?,
+                first: None,
+            });
+        }
+        let (mut start, mut end) = (segments.to_vec(), segments.to_vec());
+        let mut rest = offset;
+        for (start, end) in start.iter_mut().zip(&mut end) {
+            start.length = rest.min(end.length);
+            rest -= start.length;
+            end.length -= start.length;
+            end.address = end.address.wrapping_add(start.length.into());
+        }
+        // CAST: 32 bits fit.
+        let first = (guest.memory(&end, Access::Write)?, offset as usize);
+        Ok(Self {
+            memory: guest.memory(&start, Access::Write)?,
+            first: Some(first),
+        })
+    }
+
+    /// Writes all of it.
+    pub(crate) fn write(&self, data: &[u8]) -> Result<(), DmaError> {
+        let Some((memory, offset)) = &self.first else {
+            return self.memory.write(data);
+        };
+        let (start, end) = data.split_at(*offset);
+        memory.write(end)?;
+        self.memory.write(start)
+    }
+
+    /// Copies all of `source` to it.
+    pub(crate) fn copy(&self, source: &M) -> Result<(), CopyError> {
+        let Some((_, offset)) = &self.first else {
+            return source.copy_to(&self.memory);
+        };
+        // CAST: 32 bits fit.
+        let mut data = vec![0; offset + FIRST as usize];
+        source.read(&mut data).map_err(CopyError::Source)?;
+        self.write(&data).map_err(CopyError::Target)
+    }
+}
+
 /// Destination of the payload of a part of a message.
 #[derive(Debug)]
 pub(crate) struct Placement<M> {
-    pub(crate) memory: M,
+    pub(crate) target: Target<M>,
     /// The byte in which the network flips a bit, and the number of that bit.
     pub(super) flipped: Option<(M, u8)>,
     pub(super) purpose: Purpose,

@@ -9,10 +9,10 @@ use efa_model::{Arrival, Content, DmaError, QpId, Refusal, Segment, WriteEnd};
 
 use super::{
     State,
-    placement::{Placement, Purpose, flip_bit},
+    placement::{Placement, Purpose, Target, flip_bit},
 };
 use crate::{
-    memory::{Access, Guest, Memory},
+    memory::{Access, Guest},
     packet::{Ack, Data, Datagram, Header, PortId, Reader, Subject, Verdict},
     quota::Quota,
     srd::{self, PsnClass},
@@ -145,9 +145,9 @@ impl<G: Guest> State<G> {
             Ok(delivery) => delivery,
             Err(refusal) => return self.conclude(part, Err(refusal)),
         };
-        match self.guest.memory(&self.segments, Access::Write) {
-            Ok(memory) => Received::Place(Placement {
-                memory,
+        match Target::new(&self.guest, &self.segments) {
+            Ok(target) => Received::Place(Placement {
+                target,
                 flipped: self.flipped(flip),
                 purpose: Purpose::Delivery(arrival, delivery),
             }),
@@ -218,13 +218,13 @@ impl<G: Guest> State<G> {
         self.segments.clear();
         let device = &mut self.device;
         let scattered = device.scatter(&read.request, data.offset, data.length, &mut self.segments);
-        let memory = scattered.and_then(|()| {
-            let memory = self.guest.memory(&self.segments, Access::Write);
-            memory.map_err(|_| CompStatus::LocalInvalidLkey)
+        let target = scattered.and_then(|()| {
+            let target = Target::new(&self.guest, &self.segments);
+            target.map_err(|_| CompStatus::LocalInvalidLkey)
         });
-        match memory {
-            Ok(memory) => Received::Place(Placement {
-                memory,
+        match target {
+            Ok(target) => Received::Place(Placement {
+                target,
                 flipped: self.flipped(flip),
                 purpose: Purpose::Response(reader),
             }),
@@ -243,6 +243,7 @@ impl<G: Guest> State<G> {
                 let byte = Segment {
                     address: segment.address + u64::from(offset),
                     length: 1,
+                    ..*segment
                 };
                 return Some((self.guest.memory(&[byte], Access::Write).ok()?, bit));
             }
@@ -374,9 +375,9 @@ impl<G: Guest> State<G> {
         let Ok(delivery) = delivery else {
             return;
         };
-        let memory = self.guest.memory(&self.segments, Access::Write);
-        let written = memory.and_then(|memory| {
-            memory.write(&datagram.payload)?;
+        let target = Target::new(&self.guest, &self.segments);
+        let written = target.and_then(|target| {
+            target.write(&datagram.payload)?;
             flip_bit(self.flipped(flip).as_ref());
             Ok(())
         });

@@ -28,6 +28,7 @@ fn feature_attributes() {
             unsolicited_write_recv: true,
             event_counters: true,
             sq_64_bit_req_id: true,
+            relaxed_ordering: false,
         },
         max_rdma_size: 0x5152_5354,
         guid: 0x6162_6364_6566_6768,

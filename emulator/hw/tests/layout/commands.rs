@@ -252,6 +252,7 @@ fn memory_region_page_lists() {
             local_write_enable: true,
             remote_write_enable: false,
             remote_read_enable: true,
+            relaxed_ordering: false,
         },
         page_num: 0x2122_2324,
         iova: 0x3132_3334_3536_3738,

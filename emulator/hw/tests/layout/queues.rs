@@ -124,6 +124,7 @@ fn work_requests() {
                 local_write_enable: true,
                 remote_write_enable: false,
                 remote_read_enable: true,
+                relaxed_ordering: false,
             },
             flags: io::FastMrRegFlags {
                 phys_page_size_shift: 12,

@@ -101,6 +101,8 @@ attributes! {
     unsolicited_write_recv: bool,
     /// Whether request ids of send queues can have 64 bits.
     sq_64_bit_req_id: bool,
+    /// Whether memory regions can permit relaxed ordering: the last 256 bytes of a packet are written to them first.
+    relaxed_ordering: bool,
     /// Limit on the bytes of one RDMA operation.
     max_rdma_size: u32,
     /// Whether the device has network statistics.
@@ -262,6 +264,7 @@ impl Attributes {
                 unsolicited_write_recv: self.unsolicited_write_recv,
                 event_counters: self.event_counters,
                 sq_64_bit_req_id: self.sq_64_bit_req_id,
+                relaxed_ordering: self.relaxed_ordering,
             },
             max_rdma_size: self.max_rdma_size,
             // Drivers pass an EUI-64 on in the byte order of the device, which is big-endian.

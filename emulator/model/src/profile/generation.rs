@@ -107,6 +107,7 @@ impl Profile {
             rdma_write,
             unsolicited_write_recv: rdma_write,
             sq_64_bit_req_id: newest,
+            relaxed_ordering: false,
             max_rdma_size: if rdma_read { 1 << 30 } else { 0 },
             network_stats: self >= Self::Efa2,
             fast_mr: kernel_verbs,

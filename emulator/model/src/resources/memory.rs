@@ -28,6 +28,8 @@ pub struct Segment {
     pub address: u64,
     /// Length in bytes.
     pub length: u32,
+    /// Whether its memory region permits relaxed ordering.
+    pub relaxed: bool,
 }
 
 /// No region of the protection domain allows the access.
@@ -43,8 +45,8 @@ pub(crate) struct Keyed {
 }
 
 /// Adds contiguous memory. Extends the last segment if it is adjacent.
-pub(super) fn add(segments: &mut Vec<Segment>, address: u64, length: u32) {
-    if let Some(last) = segments.last_mut() {
+pub(super) fn add(segments: &mut Vec<Segment>, address: u64, length: u32, relaxed: bool) {
+    if let Some(last) = segments.last_mut().filter(|last| last.relaxed == relaxed) {
         let joined = last.length.checked_add(length);
         if let Some(joined) =
             joined.filter(|_| last.address.checked_add(last.length.into()) == Some(address))
@@ -53,7 +55,11 @@ pub(super) fn add(segments: &mut Vec<Segment>, address: u64, length: u32) {
             return;
         }
     }
-    segments.push(Segment { address, length });
+    segments.push(Segment {
+        address,
+        length,
+        relaxed,
+    });
 }
 
 /// The part of buffers that starts at `offset` and has `length` bytes, or less if they end before.

@@ -79,8 +79,9 @@ impl Mr {
 
     /// Appends the location of `length` bytes at `address` to `segments`. The caller has checked that they are in the region.
     fn translate(&self, address: u64, length: u32, segments: &mut Vec<Segment>) -> Option<()> {
+        let relaxed = self.permissions.relaxed_ordering;
         if self.physical {
-            memory::add(segments, address, length);
+            memory::add(segments, address, length, relaxed);
             return Some(());
         }
         let start = self.iova & !((1 << self.page_shift) - 1);
@@ -89,7 +90,7 @@ impl Mr {
             let (address, contiguous) = self.pages.at(offset, self.page_shift)?;
             // CAST: at most `rest`.
             let part = contiguous.min(rest.into()) as u32;
-            memory::add(segments, address, part);
+            memory::add(segments, address, part, relaxed);
             offset += u64::from(part);
             rest -= part;
         }
@@ -487,4 +488,5 @@ fn page_count(iova: u64, length: u64, shift: u8) -> Option<u64> {
 fn permits(attributes: &Attributes, permissions: RegMrPermissions) -> bool {
     (attributes.rdma_read || !permissions.remote_read_enable)
         && (attributes.rdma_write || !permissions.remote_write_enable)
+        && (attributes.relaxed_ordering || !permissions.relaxed_ordering)
 }

@@ -349,10 +349,13 @@ impl Wqe {
         }
     }
 
-    /// Whether all reserved bits in the body of a region change are zero.
+    /// Whether all reserved bits in the body of a region change are zero. Relaxed ordering is a permission of commands only.
     pub(crate) fn is_canonical(&self, work: RegionWork) -> bool {
         let body = match work {
-            RegionWork::Register(request) => request.encode(),
+            RegionWork::Register(mut request) => {
+                request.permissions.relaxed_ordering = false;
+                request.encode()
+            }
             RegionWork::Invalidate(request) => request.encode(),
         };
         self.raw[TxMetaDesc::SIZE..].starts_with(&body)

@@ -132,11 +132,12 @@ pub(super) fn arguments(f: &mut Formatter<'_>, opcode: Opcode, request: &AqReque
             }
             write!(
                 f,
-                "{}{}{}{}",
+                "{}{}{}{}{}",
                 flag(", physical", command.flags.mem_addr_phy_mode_en),
                 flag(", local_write", command.permissions.local_write_enable),
                 flag(", remote_write", command.permissions.remote_write_enable),
                 flag(", remote_read", command.permissions.remote_read_enable),
+                flag(", relaxed_ordering", command.permissions.relaxed_ordering),
             )
         }
         Opcode::DeregMr => write!(f, "lkey={:#x}", mr::DeregMr::from_request(request).l_key),

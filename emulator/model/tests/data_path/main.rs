@@ -208,7 +208,14 @@ impl Set {
         let delivery = delivery?;
         if let Content::Send { length, .. } | Content::Write { length, .. } = arrival.content {
             let address = self.page;
-            assert_eq!(segments, [Segment { address, length }]);
+            assert_eq!(
+                segments,
+                [Segment {
+                    address,
+                    length,
+                    relaxed: false,
+                }]
+            );
         }
         Ok(delivery)
     }
