@@ -29,6 +29,8 @@ impl Access {
     pub(crate) const REMOTE_WRITE: u32 = ffi::ib_access_flags_IB_ACCESS_REMOTE_WRITE;
     /// RDMA reads of a peer from the region.
     pub(crate) const REMOTE_READ: u32 = ffi::ib_access_flags_IB_ACCESS_REMOTE_READ;
+    /// Writes to the region in any order.
+    pub(crate) const RELAXED_ORDERING: u32 = ffi::ib_access_flags_IB_ACCESS_RELAXED_ORDERING;
 
     pub(super) fn from_raw(access: c_int) -> Self {
         // CAST: A set of bits.

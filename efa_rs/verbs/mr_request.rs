@@ -117,6 +117,12 @@ impl<'a> Request<'a> {
             ..RegMr::default()
         };
         command.set_page_list(place);
+        #[cfg(not(in_tree))]
+        {
+            command.permissions.relaxed_ordering = cfg!(relaxed_ordering)
+                && efa.attributes().device.device_caps.relaxed_ordering
+                && attr.access.bits() & Access::RELAXED_ORDERING != 0;
+        }
         Ok(Self {
             command,
             list,

@@ -3,6 +3,10 @@
 //! Stages the driver's module.
 
 fn main() {
-    // The same `cfg`s as in its Kbuild.
-    stage::module("../../efa_rs", "efa_main.rs", &["kverbs"]);
+    // That of its Kbuild, and one for tests only.
+    stage::module(
+        "../../efa_rs",
+        "efa_main.rs",
+        &["kverbs", "relaxed_ordering"],
+    );
 }

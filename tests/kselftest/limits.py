@@ -145,6 +145,19 @@ def giant_pages():
         return " ".join([result, *shifts])
 
 
+@suite.case("relaxed ordering is not requested by a bit that is a guess", "ok, 0 times")
+def relaxed_ordering():
+    if selftest.DRIVER == "c":
+        raise Skipped("the C driver knows the bit since Linux 7.4")
+    memory = Memory(PAGE)
+    with device_with(relaxed_ordering=True) as context:
+        main.set(relaxed_ordering=True)
+        pd, _ = context.alloc_pd()
+        main.trace()
+        result = result_of(MemoryRegion, context, pd, memory.address, PAGE, objects.ACCESS_LOCAL_WRITE | 1 << 20)
+        return f"{result}, {str(main.trace()).count('relaxed_ordering')} times"
+
+
 # Completions.
 
 

@@ -15,7 +15,7 @@ use ib_core::{
 };
 use kernel::{error::code::*, sim};
 
-use crate::{run, run_bound, run_bound_as, run_bound_with, run_with};
+use crate::{run, run_bound, run_bound_as, run_bound_with, run_with, traced};
 
 #[test]
 fn has_objects_of_each_kind() {
@@ -181,6 +181,30 @@ fn reads_and_writes_memory_of_a_peer() {
         wait_for(&mut objects, 1);
         assert_eq!(objects.memory.read(offset, 1000), vec![8; 1000]);
     });
+}
+
+/// A region permits relaxed ordering if the program asks for it and the device offers it. Otherwise the flag is ignored.
+#[test]
+fn asks_for_relaxed_ordering() {
+    let local = ib_core::ffi::ib_access_flags_IB_ACCESS_LOCAL_WRITE;
+    let relaxed = local | ib_core::ffi::ib_access_flags_IB_ACCESS_RELAXED_ORDERING;
+    for (offers, access, is_asked) in [
+        (false, relaxed, false),
+        (true, local, false),
+        (true, relaxed, true),
+    ] {
+        let attributes = format!(r#"{{"relaxed_ordering": {offers}}}"#);
+        run_bound_as(&attributes, |_| {
+            let (program, memory) = (Program::new().unwrap(), Memory::new(4096));
+            let pd = program.alloc_pd().unwrap();
+            let place = (memory.address(), 4096);
+            let (made, log) = traced(|| program.process.register(pd, place, access, &[], &mut []));
+            made.unwrap();
+            let command = log.iter().find(|line| line.contains("REG_MR("));
+            let asks = command.unwrap().contains("local_write, relaxed_ordering");
+            assert_eq!(asks, is_asked);
+        });
+    }
 }
 
 #[test]
