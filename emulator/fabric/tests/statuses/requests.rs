@@ -196,6 +196,7 @@ fn bad_address() {
                     local_write_enable: true,
                     remote_write_enable: operation == OpType::RdmaRead,
                     remote_read_enable: operation == OpType::RdmaWrite,
+                    relaxed_ordering: false,
                 };
                 let region = net.region_with(b, 1, 0, permissions);
                 send.operation = operation.into();
