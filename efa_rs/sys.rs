@@ -17,6 +17,8 @@ pub(crate) mod attach;
 pub(crate) mod completion;
 pub(crate) mod debugfs;
 pub(crate) mod device;
+#[allow(dead_code, reason = "samples have no devlink instance")]
+pub(crate) mod devlink;
 pub(crate) mod dma;
 pub(crate) mod irq;
 #[allow(unused_imports, unused_macros, reason = "samples need no such lock")]

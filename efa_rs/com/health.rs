@@ -4,7 +4,10 @@
 
 use core::mem::take;
 
-use kernel::time::Delta;
+use kernel::{
+    str::CStr,
+    time::Delta, //
+};
 
 use crate::hw::regs::ResetReason;
 
@@ -45,14 +48,14 @@ pub(crate) enum Cause {
 impl Cause {
     pub(super) const COUNT: usize = Self::MemoryHeld as usize + 1;
 
-    pub(crate) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static CStr {
         match self {
-            Self::FatalError => "fatal_error",
-            Self::CommandTimeout => "command_timeout",
-            Self::KeepAlive => "keep_alive",
-            Self::RegisterTimeout => "register_timeout",
-            Self::Requested => "requested",
-            Self::MemoryHeld => "memory_held",
+            Self::FatalError => c"fatal_error",
+            Self::CommandTimeout => c"command_timeout",
+            Self::KeepAlive => c"keep_alive",
+            Self::RegisterTimeout => c"register_timeout",
+            Self::Requested => c"requested",
+            Self::MemoryHeld => c"memory_held",
         }
     }
 

@@ -62,12 +62,12 @@ pub(super) enum State<'bound, S: Service<'bound>> {
 }
 
 impl<'bound, S: Service<'bound>> State<'bound, S> {
-    pub(super) fn name(&self) -> &'static str {
+    pub(super) fn name(&self) -> &'static CStr {
         match self {
-            Self::Up(_) => "up",
-            Self::Resetting(_) | Self::Paused => "resetting",
-            Self::Failed => "failed",
-            Self::Stopped { .. } => "stopped",
+            Self::Up(_) => c"up",
+            Self::Resetting(_) | Self::Paused => c"resetting",
+            Self::Failed => c"failed",
+            Self::Stopped { .. } => c"stopped",
         }
     }
 }

@@ -39,6 +39,7 @@ use crate::{
     hw::regs::ResetReason,
     sys::{
         completion::Completion,
+        devlink::Reporter,
         time::to_jiffies,
         trace, //
     },
@@ -67,6 +68,8 @@ struct Inner<'bound, S: Service<'bound>> {
 /// a device that has failed, also while the work item waits for clients.
 #[pin_data]
 pub(crate) struct Recovery<'bound, S: Service<'bound>> {
+    // Dropped first, as operators may request a recovery until then.
+    reporter: Reporter<'bound, Report>,
     controller: Owner<'bound>,
     service: S,
     /// Whether a failed device is restarted automatically.
@@ -95,6 +98,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         let report = Report::new(&controller.statistics)?;
         let file = report::create_file(controller.dev().name(), &report);
         Ok(try_pin_init!(Self {
+            reporter: Reporter::new(controller.binding, report.clone(), &controller.wakers.work)?,
             controller,
             service,
             is_automatic,
@@ -141,11 +145,38 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
             self.end(life);
         }
         self.check();
+        if self.reporter.begin_request() {
+            self.retry();
+        }
         self.try_restart();
 
         let mut inner = self.inner.lock();
+        self.reporter.answer(match inner.state {
+            State::Up(_) => Ok(()),
+            State::Resetting(_) => Err(EAGAIN),
+            State::Paused => Err(EBUSY),
+            State::Failed => Err(EIO),
+            State::Stopped { .. } => Err(ENODEV),
+        });
         inner.is_busy = false;
         self.settled.complete();
+    }
+
+    /// Restarts a device in error now, as an operator requests, unless the bus has lost it.
+    fn retry(&self) {
+        self.controller.needs_reset();
+        let mut inner = self.inner.lock();
+        if matches!(inner.state, State::Failed | State::Resetting(_))
+            && !self.controller.is_revoked()
+        {
+            self.reset_now(&mut inner);
+        }
+    }
+
+    /// Makes a restart due, as if the device had worked before.
+    fn reset_now(&self, inner: &mut Inner<'bound, S>) {
+        inner.backoff = Backoff::default();
+        self.change(inner, State::Resetting(Instant::now()));
     }
 
     /// Stops the use of the device, which is about to be reset or to lose its power.
@@ -177,10 +208,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         drop(parked);
         // Only the bus changes this state, and it calls one function at a time.
         self.controller.restore();
-        let mut inner = self.inner.lock();
-        inner.backoff = Backoff::default();
-        self.change(&mut inner, State::Resetting(Instant::now()));
-        drop(inner);
+        self.reset_now(&mut self.inner.lock());
         self.await_work();
     }
 
@@ -205,6 +233,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
             self.controller.revoke(false);
         }
         end_work();
+        self.reporter.end();
         if let State::Up(Life {
             running, session, ..
         }) = old
@@ -255,14 +284,11 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
 
     fn begin(&self) -> Result<Life<'bound, S>> {
         let session = self.controller.start()?;
-        match self.service.start(&session) {
-            Ok(running) => Ok(Life::new(running, session)),
-            Err(error) => {
-                self.controller.stop(&session, ResetReason::InitError);
-                self.release(session);
-                Err(error)
-            }
-        }
+        let running = self.service.start(&session).inspect_err(|_| {
+            self.controller.stop(&session, ResetReason::InitError);
+            self.release(session.clone());
+        })?;
+        Ok(Life::new(running, session))
     }
 
     /// Drops the session of a halted device, and its service. Afterwards programs can't use any
@@ -292,11 +318,19 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
 
     /// Ends the session of a device in use that has failed.
     fn check(&self) {
-        let mut inner = self.inner.lock();
-        let State::Up(life) = &inner.state else {
+        let fault = match &self.inner.lock().state {
+            State::Up(life) => life.session.epoch().fault(),
+            _ => None,
+        };
+        let Some(cause) = fault else {
             return;
         };
-        let Some(cause) = life.session.epoch().fault() else {
+        self.report.note(self.controller.pdev, cause);
+        let is_due = self.reporter.report(cause.name());
+
+        let mut inner = self.inner.lock();
+        // The bus may have paused it meanwhile.
+        let State::Up(life) = &inner.state else {
             return;
         };
         let (since, has_worked) = (life.since, life.has_worked());
@@ -308,15 +342,12 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         );
         let next = if !self.is_automatic {
             Err("automatic recovery is off (parameter 'recovery')")
+        } else if !is_due {
+            Err("its health reporter does not recover it")
         } else {
             inner.backoff.next().ok_or("it fails after each restart")
         };
-        self.report.note(self.controller.pdev, cause);
-        let state = match next {
-            Ok(at) => State::Resetting(at),
-            Err(_) => State::Failed,
-        };
-        let old = self.change(&mut inner, state);
+        let old = self.change(&mut inner, next.map_or(State::Failed, State::Resetting));
         drop(inner);
 
         if let State::Up(life) = old {
@@ -423,10 +454,11 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         }
         self.controller.isolate();
         drop(inner);
+        self.reporter.fail();
         report::announce(self.controller.pdev, c"EFA_EVENT=failed", cause);
         dev_err!(
             self.controller.dev(),
-            "Given up, as {}: to retry, write 1 to 'reset' in sysfs, or bind the device again\n",
+            "Given up, as {}: to retry, use 'devlink health recover', write 1 to 'reset' in sysfs, or bind it again\n",
             why
         );
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
 //! Reports of a device's state to userspace, which are available even during recovery: a file in
-//! debugfs, and uevents.
+//! debugfs, uevents, and a health reporter of devlink.
 
 use kernel::{
     debugfs::File,
@@ -23,12 +23,16 @@ use super::{
 };
 use crate::sys::{
     self,
+    devlink::{
+        Health,
+        Value, //
+    },
     trace, //
 };
 
 /// Values of the file that change with the state.
 pub(super) struct Values {
-    pub(super) state: &'static str,
+    pub(super) state: &'static CStr,
     /// Number of sessions since the bind.
     pub(super) sessions: u32,
     /// Number of restart attempts since the device last worked.
@@ -54,16 +58,15 @@ impl Report {
     ///
     /// - [`ENOMEM`] if there is no memory.
     pub(super) fn new(statistics: &Arc<Statistics>) -> Result<Arc<Self>> {
-        let values = Values {
-            state: "resetting",
-            sessions: 0,
-            attempts: 0,
-            event_queues: 0,
-            last_reset: None,
-        };
         Arc::pin_init(
             pin_init!(Self {
-                values <- new_mutex!(values),
+                values <- new_mutex!(Values {
+                    state: c"resetting",
+                    sessions: 0,
+                    attempts: 0,
+                    event_queues: 0,
+                    last_reset: None,
+                }),
                 statistics: statistics.clone(),
             }),
             GFP_KERNEL,
@@ -79,17 +82,31 @@ impl Report {
     }
 
     fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, value) in self.values() {
+            f.write_fmt(fmt!("{name}: {value}\n"))?;
+        }
+        Ok(())
+    }
+}
+
+impl Health for Report {
+    const NAME: &'static CStr = c"fw_fatal";
+    const DIAGNOSIS: usize = 4;
+
+    fn values(&self) -> impl IntoIterator<Item = (&'static CStr, Value)> {
+        let number = |name, number| (name, Value::Number(number));
         let values = self.values.lock();
-        let last_reset = values.last_reset.map_or("none", Cause::name);
-        writeln!(f, "state: {}", values.state)?;
-        writeln!(f, "session: {}", values.sessions)?;
-        writeln!(f, "last_reset: {last_reset}")?;
-        writeln!(f, "attempts: {}", values.attempts)?;
-        writeln!(f, "quarantine: {}", self.statistics.in_quarantine())?;
-        writeln!(f, "event_queues: {}", values.event_queues)?;
-        writeln!(f, "in_flight: {}", self.statistics.in_flight())?;
-        let lost = self.statistics.lost_interrupts.get();
-        writeln!(f, "lost_interrupts: {lost}")
+        let last_reset = values.last_reset.map_or(c"none", Cause::name);
+        [
+            (c"state", Value::Text(values.state)),
+            number(c"session", values.sessions.into()),
+            (c"last_reset", Value::Text(last_reset)),
+            number(c"attempts", values.attempts as u64),
+            number(c"quarantine", self.statistics.in_quarantine()),
+            number(c"event_queues", values.event_queues as u64),
+            number(c"in_flight", self.statistics.in_flight()),
+            number(c"lost_interrupts", self.statistics.lost_interrupts.get()),
+        ]
     }
 }
 

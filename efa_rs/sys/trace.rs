@@ -11,6 +11,7 @@ use kernel::{
         c_char,
         c_uint, //
     },
+    str::CStr,
     time::Delta, //
 };
 
@@ -26,14 +27,14 @@ pub(crate) fn are_commands_traced() -> bool {
 
 /// Traces that a command was submitted to the device.
 pub(crate) fn command_submitted(dev: &Device, opcode: &str, id: u16) {
-    let (text, length) = parts(opcode);
+    let (text, length) = parts(opcode.as_bytes());
     // SAFETY: The device is valid, and the text as long as given.
     unsafe { ffi::efa_trace_command_submitted(as_raw(dev), text, length, id) }
 }
 
 /// Traces that the device has completed a command.
 pub(crate) fn command_completed(dev: &Device, opcode: &str, status: u8, latency: Delta) {
-    let (text, length) = parts(opcode);
+    let (text, length) = parts(opcode.as_bytes());
     let latency = latency.as_micros_ceil().max(0).unsigned_abs();
     // SAFETY: The device is valid, and the text as long as given.
     unsafe { ffi::efa_trace_command_completed(as_raw(dev), text, length, status, latency) }
@@ -46,21 +47,21 @@ pub(crate) fn event(dev: &Device, group: u16, syndrome: u16) {
 }
 
 /// Traces the reset of a device in use.
-pub(crate) fn reset(dev: &Device, reason: &str) {
-    let (text, length) = parts(reason);
+pub(crate) fn reset(dev: &Device, reason: &CStr) {
+    let (text, length) = parts(reason.to_bytes());
     // SAFETY: The device is valid, and the text as long as given.
     unsafe { ffi::efa_trace_reset(as_raw(dev), text, length) }
 }
 
 /// Traces a change of a device's state.
-pub(crate) fn state(dev: &Device, state: &str) {
-    let (text, length) = parts(state);
+pub(crate) fn state(dev: &Device, state: &CStr) {
+    let (text, length) = parts(state.to_bytes());
     // SAFETY: The device is valid, and the text as long as given.
     unsafe { ffi::efa_trace_state(as_raw(dev), text, length) }
 }
 
 /// Returns a text as C functions take it, with its length.
-fn parts(text: &str) -> (*const c_char, c_uint) {
+fn parts(text: &[u8]) -> (*const c_char, c_uint) {
     // CAST: These texts are short names.
     (text.as_ptr().cast(), text.len() as c_uint)
 }

@@ -3,13 +3,14 @@
 """Attributes of a device and its port in sysfs and in the output of the RDMA tools."""
 
 import functools
+import json
 import mmap
 import re
 import shutil
 import subprocess
 from typing import Any
 
-from selftest import FUNCTIONS, Failed, Skipped, Suite, emulator, equal, first_line
+from selftest import DRIVER, FUNCTIONS, Failed, Skipped, Suite, emulator, equal, first_line, wait_until
 
 # Rate of each device, and maximum number of entries in the scatter list of an RDMA read.
 DEVICES = {
@@ -180,6 +181,49 @@ add_devices()
 
 
 # All rates, each after a probe.
+
+
+@suite.case("devlink health")
+def devlink_health():
+    if DRIVER == "c":
+        raise Skipped("Linux's C driver has no devlink instance")
+    function = f"pci/{main.address}"
+
+    def devlink(*command):
+        done = subprocess.run(["devlink", "-j", "health", *command], capture_output=True, text=True, check=False)
+        equal(done.stderr, "", f"the error of devlink health {' '.join(command)}")
+        return json.loads(done.stdout) if done.stdout else {}
+
+    def shown():
+        (reporter,) = devlink("show", function)["health"][function]
+        equal(reporter["reporter"], "fw_fatal", "reporter")
+        return {name: reporter[name] for name in ("state", "error", "recover", "grace_period", "auto_recover")}
+
+    def values(*command):
+        return devlink(*command, function, "reporter", "fw_fatal")
+
+    healthy = {"state": "healthy", "error": 0, "recover": 0, "grace_period": 0, "auto_recover": True}
+    main.rebind()
+    equal(shown(), healthy, "a new reporter")
+    main.die_and_recover()
+    wait_until(lambda: shown() == healthy | {"error": 1, "recover": 1}, "the reporter is healthy again")
+    equal(values("diagnose")["last_reset"], "fatal_error", "cause in the diagnosis")
+
+    # The dump of the failure is kept until it is cleared.
+    dumped = values("dump", "show")
+    equal((dumped["session"], dumped["last_reset"]), (1, "fatal_error"), "dump of the failure")
+    values("dump", "clear")
+    equal({name: str(value) for name, value in values("dump", "show").items()}, main.status(), "another dump")
+
+    devlink("set", function, "reporter", "fw_fatal", "auto_recover", "false")
+    main.die()
+    wait_until(lambda: main.status()["state"] == "failed", "the device is given up")
+    equal(shown(), healthy | {"state": "error", "error": 2, "recover": 1, "auto_recover": False}, "the reporter of a failed device")
+    values("recover")
+    equal(main.status()["state"], "up", "state after a recovery by an operator")
+    equal(shown(), healthy | {"error": 2, "recover": 2, "auto_recover": False}, "the reporter after that")
+    main.rebind()
+    equal(shown(), healthy, "the reporter of the next binding")
 
 
 def add_rates():

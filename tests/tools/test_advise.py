@@ -33,7 +33,7 @@ class Running(StandIns):
         self.program("modinfo", 'case $* in *"field srcversion"*) echo 7D3 ;; *) echo 3.3.1-rs0.1.99 ;; esac')
         self.program("dmesg", 'cat "$ROOT/log"')
         self.write("log", "Booting\n")
-        self.write(f"lib/modules/{KERNEL}/build/.config", "CONFIG_RUST=y\nCONFIG_INFINIBAND_USER_ACCESS=m\n")
+        self.write(f"lib/modules/{KERNEL}/build/.config", "CONFIG_RUST=y\nCONFIG_INFINIBAND_USER_ACCESS=m\nCONFIG_NET_DEVLINK=y\n")
 
     def says(self, pattern, *arguments):
         command = [self.advise, *arguments]
@@ -91,7 +91,7 @@ class Running(StandIns):
                 self.says(rf"\(CONFIG_INFINIBAND_USER_ACCESS\): install one that has it{source}, then reboot\.$")
                 configuration.unlink()
                 self.says(rf"^efa-rs: The running kernel 7.3.4 has no driver, as its headers are missing: {headers}\.$")
-                configuration.write_text("CONFIG_RUST=y\nCONFIG_INFINIBAND_USER_ACCESS=m\n")
+                configuration.write_text("CONFIG_RUST=y\nCONFIG_INFINIBAND_USER_ACCESS=m\nCONFIG_NET_DEVLINK=y\n")
                 self.write("log", f"{REJECTED[0]}\n")
                 self.says(f"'mokutil --import {certificate}'")
 

@@ -24,6 +24,7 @@ pub mod fault;
 pub mod hardware;
 pub mod known;
 pub mod life;
+pub mod operator;
 pub mod program;
 pub mod rig;
 pub mod rings;

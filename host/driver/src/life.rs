@@ -21,6 +21,7 @@ use crate::{
     client::{Objects, Ulp, DIRECT, WORKQUEUE},
     fault,
     hardware::Liar,
+    operator,
     rig::{run_without_end, Rig, PROFILES, SECOND},
     user::{self, Trust, User},
 };
@@ -231,6 +232,9 @@ impl Life {
         }
         let (seed, ulp, trust) = (choices.below(1 << 16), ulp.clone(), self.trust());
         tasks.push(sim::spawn("sender", move || send(seed, &ulp, trust)));
+        if seed % 4 == 3 {
+            tasks.push(sim::spawn("operator", move || operate(seed)));
+        }
         tasks
     }
 
@@ -265,7 +269,8 @@ impl Life {
                 }
             }
             8 => self.user = None,
-            9 | 10 => sim::sleep(1_000_000 << choices.below(16)),
+            9 => sim::sleep(1_000_000 << choices.below(16)),
+            10 => operator::act(choices),
             11 => sim::fail_allocation(Some(choices.below(256))),
             12 => {
                 let (group, syndrome) = (choices.below(8) as u16, choices.below(8) as u16);
@@ -425,6 +430,17 @@ fn program(seed: u64, trust: Trust) {
             return;
         };
         use_device(user, &mut rng, trust);
+    }
+}
+
+/// Uses the health reporter at random times.
+fn operate(seed: u64) {
+    let (mut rng, actions) = (Rng::new(seed), u32::MAX);
+    for _ in 0..rng.below(24) {
+        sim::sleep(1_000_000 << rng.below(14));
+        let mut choices = Random { rng, actions };
+        operator::act(&mut choices);
+        rng = choices.rng;
     }
 }
 

@@ -56,6 +56,8 @@ pub mod code {
         EOPNOTSUPP = 95,
         ENOTCONN = 107,
         ETIMEDOUT = 110,
+        EINPROGRESS = 115,
+        ECANCELED = 125,
         EPROBE_DEFER = 517,
     }
 }

@@ -19,6 +19,7 @@ pub mod bindings;
 pub mod bitmap;
 pub mod debugfs;
 pub mod device;
+pub mod devlink;
 pub mod dma;
 pub mod driver;
 pub mod error;

@@ -9,6 +9,7 @@ mod effects;
 mod events;
 mod findings;
 mod halt;
+mod health;
 mod kernel_clients;
 mod known;
 mod lies;
