@@ -170,12 +170,7 @@ impl<'bound> Controller<'bound> {
 
     /// Halts the device, and revokes the driver's access to it until [`Self::restore`]. A session
     /// that is being started fails soon.
-    pub(super) fn revoke(&self, is_shutdown: bool) {
-        let reason = if is_shutdown {
-            ResetReason::Shutdown
-        } else {
-            ResetReason::OsTrigger
-        };
+    pub(super) fn revoke(&self, reason: ResetReason) {
         let mut starting = self.starting.lock();
         self.revoke_access();
         if let Some((admin, _)) = starting.take() {
@@ -186,7 +181,7 @@ impl<'bound> Controller<'bound> {
         if let Some(session) = inner.session.take() {
             inner.halt(&session, reason);
         }
-        if is_shutdown {
+        if reason == ResetReason::Shutdown {
             inner.function.retire();
         }
     }

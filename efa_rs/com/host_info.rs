@@ -104,11 +104,9 @@ fn describe(pdev: &pci::Device) -> HostInfo {
 /// Returns `text`, truncated such that a zero byte follows.
 fn text<const N: usize>(text: &CStr) -> [u8; N] {
     let mut bytes = [0; N];
-    let text = text.to_bytes();
     // The last byte stays zero.
-    let length = text.len().min(N - 1);
-    if let (Some(to), Some(from)) = (bytes.get_mut(..length), text.get(..length)) {
-        to.copy_from_slice(from);
+    for (to, from) in bytes.iter_mut().take(N - 1).zip(text.to_bytes()) {
+        *to = *from;
     }
     bytes
 }

@@ -182,18 +182,15 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
     /// Stops the use of the device, which is about to be reset or to lose its power.
     pub(crate) fn quiesce(&self) {
         let mut inner = self.inner.lock();
-        match &inner.state {
-            State::Up(_) => {
-                self.report.note(self.controller.pdev, Cause::Requested);
-                if let State::Up(life) = self.change(&mut inner, State::Paused) {
-                    inner.ended = Some(life);
-                }
-            }
-            State::Resetting(_) | State::Failed => drop(self.change(&mut inner, State::Paused)),
-            State::Paused | State::Stopped { .. } => return,
+        if let State::Paused | State::Stopped { .. } = inner.state {
+            return;
+        }
+        if let State::Up(life) = self.change(&mut inner, State::Paused) {
+            self.report.note(self.controller.pdev, Cause::Requested);
+            inner.ended = Some(life);
         }
         drop(inner);
-        self.controller.revoke(false);
+        self.controller.revoke(ResetReason::OsTrigger);
         self.await_work();
     }
 
@@ -230,16 +227,13 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         let old = self.change(&mut self.inner.lock(), State::Stopped { _life: None });
         if !matches!(old, State::Up(_)) {
             // With access revoked, a start by the work item fails soon.
-            self.controller.revoke(false);
+            self.controller.revoke(ResetReason::OsTrigger);
         }
         end_work();
         self.reporter.end();
-        if let State::Up(Life {
-            running, session, ..
-        }) = old
-        {
-            drop(running);
-            self.controller.stop(&session, ResetReason::Normal);
+        if let State::Up(life) = old {
+            drop(life.running);
+            self.controller.stop(&life.session, ResetReason::Normal);
         }
         let mut inner = self.inner.lock();
         let (ended, parked) = (inner.ended.take(), inner.parked.take());
@@ -257,7 +251,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
             inner.state = State::Stopped { _life: Some(life) };
         }
         drop(inner);
-        self.controller.revoke(true);
+        self.controller.revoke(ResetReason::Shutdown);
     }
 
     /// Wakes the work item, and waits until no work is due, for at most [`BUS_TIMEOUT`].
@@ -294,14 +288,11 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
     /// Drops the session of a halted device, and its service. Afterwards programs can't use any
     /// resource of the device.
     fn end(&self, life: Life<'bound, S>) {
-        let Life {
-            running, session, ..
-        } = life;
-        if session.epoch().is_stopped() {
+        if life.session.epoch().is_stopped() {
             self.controller.quarantine.release();
         }
-        drop(running);
-        self.release(session);
+        drop(life.running);
+        self.release(life.session);
     }
 
     /// Drops a session whose service has ended. That frees the vectors, which accesses the function.
@@ -383,8 +374,12 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
 
     /// Handles the result of an attempt to restart the device.
     fn finish_restart(&self, result: Result<Life<'bound, S>>) {
-        let last_reset = self.report.values.lock().last_reset;
-        let cause = last_reset.unwrap_or(Cause::Requested);
+        let cause = self
+            .report
+            .values
+            .lock()
+            .last_reset
+            .unwrap_or(Cause::Requested);
         if result.is_err() {
             // It may lose its state before the next attempt, which therefore needs a reset.
             self.controller.needs_reset();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! A driver that attaches a value to its device, and disables an interrupt, while the device is unbound.
+//! A driver that attaches a value to its device, and disables an interrupt, while the device is unbound. It leaks a
+//! health reporter.
 
 use core::pin::Pin;
 use std::{
@@ -25,6 +26,11 @@ use crate::sys::{
     attach::{
         Attached,
         Binding, //
+    },
+    devlink::{
+        Health,
+        Reporter,
+        Value, //
     },
     irq,
     pci_driver::Wakers, //
@@ -75,6 +81,18 @@ impl irq::Handler for Handler {
     }
 }
 
+/// A device without values.
+struct Silent;
+
+impl Health for Silent {
+    const NAME: &'static CStr = c"silent";
+    const DIAGNOSIS: usize = 0;
+
+    fn values(&self) -> impl IntoIterator<Item = (&'static CStr, Value)> {
+        None
+    }
+}
+
 /// A value whose drop attaches another one, and disables an interrupt that was released before.
 struct Rebinding<'bound>(
     Binding<'bound>,
@@ -109,9 +127,11 @@ impl sys::pci_driver::Driver for Late {
     fn probe<'bound>(
         pdev: &'bound pci::Device<Core<'_>>,
         binding: Binding<'bound>,
-        _wakers: Wakers,
+        wakers: Wakers,
     ) -> impl PinInit<(), Error> + 'bound {
         let probe = move || {
+            let silent = Arc::new(Silent, GFP_KERNEL)?;
+            core::mem::forget(Reporter::new(binding, silent, &wakers.work)?);
             let line = Arc::new(OnceLock::new(), GFP_KERNEL)?;
             let value = Rebinding(binding, line.clone(), Counted);
             Attached::new(binding, Ok::<_, Error>(value))?.leave();

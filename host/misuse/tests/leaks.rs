@@ -19,6 +19,7 @@ use ib_core::{
     uverbs::Process,
 };
 use kernel::{
+    devlink,
     error::code::*,
     ffi::c_int,
     pci::slot::Slot,
@@ -145,7 +146,9 @@ fn a_value_attached_during_the_unbind_is_dropped() {
         let mut slot = Slot::new(misuse::late::DEVICE as u16);
         slot.probe().unwrap();
         assert_eq!(misuse::late::dropped(), 0);
+        assert_eq!(devlink::dump(), Ok(Vec::new()));
         slot.remove();
+        assert_eq!(devlink::dump(), Err(ENODEV));
         assert_eq!(misuse::late::dropped(), 2);
         assert_eq!(misuse::late::late_error(), Some(ENODEV));
         assert!(slot.is_clean());
