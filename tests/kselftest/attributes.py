@@ -192,7 +192,7 @@ def devlink_health():
     def devlink(*command):
         done = subprocess.run(["devlink", "-j", "health", *command], capture_output=True, text=True, check=False)
         equal(done.stderr, "", f"the error of devlink health {' '.join(command)}")
-        return json.loads(done.stdout) if done.stdout else {}
+        return json.loads(done.stdout.strip() or "{}")
 
     def shown():
         (reporter,) = devlink("show", function)["health"][function]
