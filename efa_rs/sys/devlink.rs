@@ -6,6 +6,8 @@
 //!
 //! C header: [`include/net/devlink.h`](srctree/include/net/devlink.h)
 
+use core::mem::replace;
+
 use kernel::{
     bindings::netlink_ext_ack,
     device::{
@@ -90,14 +92,11 @@ struct Raw {
 unsafe impl Send for Raw {}
 
 /// The request of an operator to recover the device.
-#[derive(PartialEq)]
 enum Request {
     None,
     Made,
     Begun,
     Answered(Result),
-    /// Requests are refused.
-    Refused,
 }
 
 /// A devlink instance with one reporter.
@@ -113,9 +112,10 @@ struct Instance<T: Health> {
     raw: Mutex<Option<Raw>>,
     /// Whether the reporter is in the state `healthy`.
     is_healthy: Atomic<bool>,
+    /// The request, and whether others are refused.
     #[pin]
-    request: Mutex<Request>,
-    /// Signalled when the request is answered or refused.
+    request: Mutex<(Request, bool)>,
+    /// Signalled when the request is answered.
     #[pin]
     answered: Completion,
     waker: Waker,
@@ -180,33 +180,28 @@ impl<T: Health> Instance<T> {
 
     /// Refuses requests, also that of an operator who waits.
     fn refuse_requests(&self) {
-        *self.request.lock() = Request::Refused;
-        self.answered.complete();
+        let mut request = self.request.lock();
+        request.1 = true;
+        if let Request::Made | Request::Begun = request.0 {
+            request.0 = Request::Answered(Err(EBUSY));
+            self.answered.complete();
+        }
     }
 
     /// Wakes the driver for the request of an operator, and waits for the answer.
     fn request(&self) -> Result {
         let mut request = self.request.lock();
-        if *request == Request::Refused {
+        if request.1 {
             return Err(EBUSY);
         }
-        *request = Request::Made;
+        request.0 = Request::Made;
         self.answered.reinit();
         drop(request);
         self.waker.wake();
         self.answered.wait_timeout(to_jiffies(TIMEOUT));
-        let mut request = self.request.lock();
-        match *request {
-            Request::Refused => return Err(EBUSY),
-            Request::Answered(result) => {
-                self.is_healthy.store(result.is_ok(), Relaxed);
-                *request = Request::None;
-                result
-            }
-            _ => {
-                *request = Request::None;
-                Err(ETIMEDOUT)
-            }
+        match replace(&mut self.request.lock().0, Request::None) {
+            Request::Answered(result) => result.inspect(|()| self.is_healthy.store(true, Relaxed)),
+            _ => Err(ETIMEDOUT),
         }
     }
 
@@ -327,7 +322,7 @@ impl<'bound, T: Health> Reporter<'bound, T> {
             pin_init!(Instance {
                 raw <- new_mutex!(None),
                 is_healthy: Atomic::new(true),
-                request <- new_mutex!(Request::None),
+                request <- new_mutex!((Request::None, false)),
                 answered <- Completion::new(),
                 waker: waker.clone(),
                 target,
@@ -351,9 +346,9 @@ impl<'bound, T: Health> Reporter<'bound, T> {
     /// Begins the request of an operator, which [`Self::answer`] ends. Returns whether there is one.
     pub(crate) fn begin_request(&self) -> bool {
         let mut request = self.instance.request.lock();
-        let is_made = *request == Request::Made;
+        let is_made = matches!(request.0, Request::Made);
         if is_made {
-            *request = Request::Begun;
+            request.0 = Request::Begun;
         }
         is_made
     }
@@ -362,12 +357,12 @@ impl<'bound, T: Health> Reporter<'bound, T> {
     /// the device was healthy.
     pub(crate) fn answer(&self, result: Result) {
         let mut request = self.instance.request.lock();
-        if *request == Request::Begun {
-            *request = Request::Answered(result);
+        if let Request::Begun = request.0 {
+            request.0 = Request::Answered(result);
             self.instance.answered.complete();
         }
         // devlink counts it when it has this answer.
-        let is_awaited = matches!(*request, Request::Answered(_));
+        let is_awaited = matches!(request.0, Request::Answered(Ok(())));
         drop(request);
         if is_awaited || result.is_err() || self.instance.is_healthy.xchg(true, Relaxed) {
             return;
@@ -398,7 +393,7 @@ impl<'bound, T: Health> Reporter<'bound, T> {
         let context = core::ptr::from_ref(self).cast_mut().cast();
         // SAFETY: By the type invariant, the reporter is that of a registered instance.
         let result = unsafe { ffi::devlink_health_report(reporter, error.as_char_ptr(), context) };
-        *self.instance.request.lock() = Request::None;
+        self.instance.request.lock().1 = false;
         result == EINPROGRESS.to_errno()
     }
 

@@ -29,6 +29,9 @@ use crate::{
 /// Duration of a millisecond, in which devlink has its periods.
 const MILLISECOND: u64 = 1_000_000;
 
+/// Duration of a notification in nanoseconds.
+pub const NOTIFICATION: u64 = 1_000;
+
 /// The callbacks and defaults of a reporter: `struct devlink_health_reporter_ops`.
 #[repr(C)]
 pub struct Ops {
@@ -299,9 +302,9 @@ unsafe extern "C" fn devlink_health_report(
 
 impl Reporter {
     fn notify(&self) {
-        sim::might_sleep("devlink notifies of a reporter");
         expect(&self.devlink, true, "devlink_recover_notify");
-        sim::point();
+        // The message is allocated, which may take a while.
+        sim::sleep(NOTIFICATION);
     }
 
     fn count_recovery(&self) {

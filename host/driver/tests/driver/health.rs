@@ -7,7 +7,9 @@ use driver::{
     operator::LIMIT,
     rig::{self, Rig, SECOND},
 };
+use efa_hw::aenq::AenqGroup;
 use efa_model::{Death, FailedReset, Profile};
+use ib_core::registry;
 use kernel::{
     devlink::{self, Shown},
     error::code::*,
@@ -243,6 +245,47 @@ fn recoveries_and_failures() {
     );
 }
 
+/// An operator finds the device in error before the driver has devlink's lock. Neither waits for the timeout of the other.
+#[test]
+fn a_failure_and_a_recovery() {
+    run_bound(|rig| {
+        rig.event(AenqGroup::FatalError.into(), 0);
+        while devlink::show().unwrap().is_healthy {
+            sim::sleep(devlink::NOTIFICATION / 4);
+        }
+        assert_eq!(devlink::recover(), Err(EBUSY));
+        sim::sleep(SECOND);
+        check(rig, "up", true);
+        assert_eq!(devlink::show().unwrap().recoveries, 1);
+    });
+}
+
+/// The device fails again while an operator gets the result of a recovery. It is recovered, as devlink has that result first.
+#[test]
+fn a_failure_after_a_recovery() {
+    for points in 0.. {
+        let is_beyond = run_bound_as(QUIET, move |rig| {
+            fail(rig, Death::default());
+            devlink::set(true, 0).unwrap();
+            let operator = sim::spawn("operator", move || {
+                sim::stall(points, SECOND);
+                recover();
+                RESULT.set(Some((Ok(()), sim::take_stall().unwrap_or(0))));
+            });
+            sim::sleep(SECOND / 2);
+            rig.die(Death::default());
+            sim::join(operator);
+            sim::sleep(SECOND);
+            check(rig, "up", true);
+            RESULT.take().is_some_and(|(_, left)| left != 0)
+        });
+        if is_beyond {
+            assert!(points > 5, "{points} points");
+            break;
+        }
+    }
+}
+
 #[test]
 fn a_dump_and_a_removal() {
     search(
@@ -267,5 +310,14 @@ fn a_removed_device_has_no_reporter() {
         assert_eq!(devlink::recover(), Err(ENODEV));
         rig.probe().unwrap();
         assert_eq!(devlink::show(), Ok(NEW));
+        // It is gone before the device is, for which the core waits here.
+        let reference = registry::Reference::new();
+        let operator = sim::spawn("operator", move || {
+            sim::sleep(SECOND);
+            assert_eq!(devlink::show(), Err(ENODEV));
+            drop(reference);
+        });
+        rig.remove();
+        sim::join(operator);
     });
 }
