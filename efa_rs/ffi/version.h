@@ -5,8 +5,5 @@
 #define EFA_VERSION_SUBMINOR 0
 /* The release of Amazon's driver whose interface this one has. 3.4.0 sends relaxed ordering. */
 #define EFA_INTERFACE "3.3.1"
-
-#define EFA_STRING_(x) #x
-#define EFA_STRING(x) EFA_STRING_(x)
-#define EFA_VERSION EFA_INTERFACE "-rs" EFA_STRING(EFA_VERSION_MAJOR) "." \
-	EFA_STRING(EFA_VERSION_MINOR) "." EFA_STRING(EFA_VERSION_SUBMINOR)
+#define EFA_VERSION \
+	EFA_INTERFACE "-rs" __stringify(EFA_VERSION_MAJOR.EFA_VERSION_MINOR.EFA_VERSION_SUBMINOR)
