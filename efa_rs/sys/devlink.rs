@@ -128,6 +128,10 @@ impl<T: Health> Instance<T> {
         &unsafe { core::mem::zeroed() }
     };
 
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a constant cannot call `as_char_ptr`, which is a method of a trait"
+    )]
     const REPORTER: &'static ffi::devlink_health_reporter_ops = &ffi::devlink_health_reporter_ops {
         // The core does not change the name.
         name: T::NAME.as_ptr().cast_mut().cast(),
