@@ -128,7 +128,8 @@ impl<T: Health> Instance<T> {
         &unsafe { core::mem::zeroed() }
     };
 
-    #[expect(
+    // Not `expect`: only the kernel's clippy has this rule.
+    #[allow(
         clippy::disallowed_methods,
         reason = "a constant cannot call `as_char_ptr`, which is a method of a trait"
     )]
