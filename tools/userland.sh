@@ -5,22 +5,19 @@
 # built in it, and guests get kernel, modules and driver from elsewhere. Its cache key is the hash of this file, so that an edit
 # of it installs Debian's present packages.
 #
-# Runs in the packaging root, which has mmdebstrap.
-#
-# usage: userland.sh DIR [APT-OPTION...]      makes DIR; an APT-OPTION is a line of apt.conf
+# usage: userland.sh DIR      makes DIR
 set -eu
-root=$1; shift
-
+root=$1
 suite=forky
 
-for option; do
-	set -- "$@" --aptopt="$option"; shift
-done
+# This root has the host's settings for access to the mirror.
+settings=$(mktemp)
+grep -h '^Acquire' /etc/apt/apt.conf.d/* >"$settings" || :
 
 # Packages for a guest's first process and the tests, tools that show a device, and programs that transfer data. rdma-core's
 # tests are in python3-pyverbs, as documentation.
 packages='ca-certificates mount kmod udev iproute2 pciutils procps busybox-static python3
-	rdma-core ibverbs-utils python3-pyverbs perftest libfabric-bin'
+	openssh-server rdma-core ibverbs-utils python3-pyverbs perftest libfabric-bin'
 
 exec mmdebstrap --mode=root --variant=apt --format=directory \
 	--aptopt='APT::Install-Recommends "false"' \
@@ -30,7 +27,7 @@ exec mmdebstrap --mode=root --variant=apt --format=directory \
 	--dpkgopt='path-include=/usr/share/doc/rdma-core/tests/*' \
 	--dpkgopt='path-exclude=/usr/share/man/*' \
 	--dpkgopt='path-exclude=/usr/share/locale/*' \
-	"$@" \
+	--aptopt="$settings" \
 	--include="$(echo $packages | tr ' ' ',')" \
-	--customize-hook='mkdir -p "$1/efa-rs" "$1/usr/lib/modules" && rm -f "$1/etc/resolv.conf" && touch "$1/etc/resolv.conf"' \
+	--customize-hook='mkdir -p "$1/efa-rs" "$1/cache" "$1/usr/lib/modules" && rm -f "$1/etc/resolv.conf" && touch "$1/etc/resolv.conf"' \
 	"$suite" "$root"

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """Prints one line `case | result` for each way to use the uverbs interface of the EFA driver that is loaded.
 
-make abi-diff runs this with both drivers and compares the lines. By hand, in a guest with the devices of the file `devices`:
+tests/test_abi.py runs this with both drivers and compares the lines. By hand, in a guest with the devices of the file `devices`:
 run.py [SUBJECT...], where a SUBJECT is a prefix of names, or a pattern as for file names
 """
 

@@ -3,7 +3,7 @@
 #
 # Runs all selftests on the debug kernel and then the programs that need such a kernel, or only the named programs. Each
 # prints KTAP. abi.sh is not included, as it needs other devices. dmesg.py is not included, as it does not know which
-# warnings the kernel may give after an injected fault: tools/check looks at the console and the taint.
+# warnings the kernel may give after an injected fault: tools/guests.py looks at the console and the taint.
 #
 # usage: run.sh [--at-once | --others | PROGRAM...]: the programs with concurrent operations, or the others; both check the
 # kernel's findings at the end

@@ -9,8 +9,8 @@ import mmap
 
 from objects import Mapping
 
-# Bits of a send work request: its kind, in the first control byte, and its framing, in the second.
-HAS_IMM, INLINE_MSG, META_DESC = 1 << 4, 1 << 5, 1 << 7
+# Bits of a send work request: that it is one, in the first control byte, and its framing, in the second.
+META_DESC = 1 << 7
 FIRST, LAST, COMP_REQ = 1 << 2, 1 << 3, 1 << 4
 # Framing of a receive work request, in the same word as the key.
 RECV_FIRST_AND_LAST = 1 << 30 | 1 << 31

@@ -50,9 +50,7 @@ BUFFER_DMABUF, BUFFER_VA = 0, 1
 
 COMP_CNTR_COMP, COMP_CNTR_ERR = 0, 1
 COMP_CNTR_SET, COMP_CNTR_INC = 0, 1
-ATTACH_SEND, ATTACH_RECV, ATTACH_RDMA_READ, ATTACH_REMOTE_RDMA_READ, ATTACH_RDMA_WRITE, ATTACH_REMOTE_RDMA_WRITE = (
-    1 << bit for bit in range(6)
-)
+ATTACH_SEND = 1
 
 CqResponse = collections.namedtuple("CqResponse", "comp_mask q_mmap_key q_mmap_size cq_idx db_off db_mmap_key")
 CQ_RESPONSE = struct.Struct("<I4xQQH2xIQ")

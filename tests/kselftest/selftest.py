@@ -484,7 +484,7 @@ class Function:
 def functions():
     """Yields all EFA devices, in the order of their addresses, which is that of the emulator's devices."""
     number = 0
-    for sysfs in sorted(Path("/sys/bus/pci/devices").iterdir()):
+    for sysfs in sorted(Path("/sys/bus/pci/devices").glob("*")):
         if (sysfs / "vendor").read_text() == "0x1d0f\n" and (sysfs / "device").read_text().startswith("0xefa"):
             yield Function(sysfs.name, number if emulator else None)
             number += 1

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Tests of kernel verbs: runs those of /share/kverbs_client.ko."""
+"""Tests of kernel verbs: runs those of a module. usage: kverbs.py kverbs_client.ko"""
 
 import os
 import re
@@ -141,7 +141,7 @@ suite.add("a device that dies", lambda: removal_result(dies), GONE)
 suite.add(f"a device that is unbound under load, {ROUNDS} times", lambda: rounds(unbound), GONE)
 suite.add(f"a device that dies under load, {ROUNDS} times", lambda: rounds(dies), GONE)
 
-subprocess.run(["insmod", "/share/kverbs_client.ko"], check=True)
+subprocess.run(["insmod", sys.argv[1]], check=True)
 try:
     suite.run()
 finally:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Removals of a client that behaves like Lustre's efalnd (lnd.c of /share/kverbs_client.ko), in each state of its device.
+"""Removals of a client that behaves like Lustre's efalnd (lnd.c), in each state of its device. usage: lnd.py kverbs_client.ko
 
 By the order of tracepoints, a removal must end before the driver tries to recover the device. Posts may only fail for lack of
 room. Hung tasks are detected on the guest's console, and here with the pattern of dmesg.py.
@@ -17,7 +17,7 @@ import selftest
 import tracing
 from selftest import FUNCTIONS, Failed, KernelLog, Suite, equal, wait_until
 
-MODULE, FILE = "kverbs_client", "/share/kverbs_client.ko"
+MODULE = "kverbs_client"
 PARAMETER = Path(f"/sys/module/{MODULE}/parameters/lnd")
 # Number of queue pairs of each device, and of sends of each queue pair.
 QPS, SENDS = 4, 14
@@ -56,7 +56,7 @@ log = KernelLog()
 
 
 def load():
-    subprocess.run(["insmod", FILE], check=True)
+    subprocess.run(["insmod", sys.argv[1]], check=True)
 
 
 def unload():

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-/* Setup of a queue pair until it can send. tests/bench/client has a link to this file. */
+/* Setup of a queue pair until it can send. bench/client has a link to this file. */
 
 #include "setup.h"
 

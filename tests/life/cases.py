@@ -3,7 +3,7 @@
 
 usage of each: PROGRAM [--list | TEST...]: runs the tests whose names contain one of these texts. Without arguments, EFA_TESTS has
 such texts, separated by semicolons; without both, all tests are run. EFA_ROUNDS is the number of rounds of each test, by default
-one. With EFA_LIMITS=1, time limits apply, see timing.py.
+one.
 """
 
 import os
@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
-sys.path += [str(FOLDER.parents[1] / name) for name in ("tests/kselftest", "tests/interop", "tools/guest", "tools/lib")]
+sys.path += [str(FOLDER.parents[1] / name) for name in ("tests/kselftest", "tests/data", "tools/guest", "tools")]
 
+import console
 import selftest
-from efa_tools import console
 from selftest import DRIVER, Failed, KernelLog, Suite
 
 

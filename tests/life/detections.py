@@ -13,8 +13,8 @@ EVENTS = INSTANCE / "events"
 # The core's function that queues an event for a program, and the number of this event. In the debug kernel the core is built in.
 MODULE = "ib_uverbs:" if Path("/sys/module/ib_uverbs/initstate").exists() else ""
 PROBE, FUNCTION, DEVICE_FATAL = "efa_life/notified", f"{MODULE}ib_uverbs_async_handler", 8
-# Time, event and its text.
-LINE = re.compile(r" (?P<seconds>\d+\.\d+): (?P<event>efa_reset|efa_state|notified): (?P<text>.*)$", re.MULTILINE)
+# An event and its text.
+LINE = re.compile(r" \d+\.\d+: (?P<event>efa_reset|efa_state|notified): (?P<text>.*)$", re.MULTILINE)
 ENOUGH = 1 << 16
 # A recovery: programs get one event for this failure, before the driver tries to restart the device. The restart may be delayed.
 RECOVERY = re.compile(r"reset \w+( state resetting)+( notified)+( state resetting)*( state up)?")
@@ -28,7 +28,7 @@ class Detections:
 
     def __init__(self):
         INSTANCE.mkdir(exist_ok=True)
-        # The clock of timing.py.
+        # One clock of all processors, so that the order of events is theirs.
         (INSTANCE / "trace_clock").write_text("mono")
         if not (EVENTS / PROBE).exists():
             dynamic_event(f"p:{PROBE} {FUNCTION} event=$arg3:u64")
@@ -54,26 +54,19 @@ class Detections:
                 return
 
     def of(self, function):
-        """Returns the events of a device, as pairs of a time and a text. It adds all events of programs, which do not name a device."""
+        """Returns the events of a device, as texts. It adds all events of programs, which do not name a device."""
         self.read()
         found = []
         for match in LINE.finditer(self.text):
             address, _, text = match["text"].partition(" ")
             if match["event"] == "notified":
-                found.append((float(match["seconds"]), "notified"))
+                found.append("notified")
             elif address == function.address:
-                found.append((float(match["seconds"]), f"{match['event'].removeprefix('efa_')} {text}"))
+                found.append(f"{match['event'].removeprefix('efa_')} {text}")
         return found
-
-    def first(self, function):
-        """Returns the time at which the driver detected that a device needs a reset."""
-        times = [seconds for seconds, text in self.of(function) if text.startswith("reset ")]
-        if not times:
-            raise Failed("programs get no event for a detected failure")
-        return times[0]
 
     def check_order(self, function):
         """Fails unless there was one recovery, and programs got their event before the driver continued it."""
-        order = " ".join(text for _, text in self.of(function))
+        order = " ".join(self.of(function))
         if not (RECOVERY.fullmatch(order) or BUS_RESET.fullmatch(order)):
             raise Failed(f"programs do not get their event before anything else happens: {order}")

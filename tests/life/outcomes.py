@@ -60,7 +60,7 @@ class Outcome:
         wait_until(lambda: has_ended() or waits_for_programs(), f"{trigger.name} ends, or waits for the program")
         if not has_ended():
             return "waits for the program"
-        result, *_ = trigger.end()
+        result = trigger.end()
         if result != "ok":
             print(f"# {trigger.name}: {result}", flush=True)
             return "refused"
@@ -69,7 +69,7 @@ class Outcome:
     def settle(self, session):
         """Waits until the automatic reactions have ended. SESSION is the driver's session before the trigger."""
         trigger, victim = self.trigger, self.stage.victim
-        trigger.back(None)
+        trigger.back()
         if isinstance(trigger, triggers.Aer):
             log = self.stage.log
             wait_until(lambda: any("device recovery" in text for _, text in log.records()), "the kernel's recovery of the device")

@@ -5,7 +5,6 @@ import mmap
 import os
 import select
 import struct
-import subprocess
 import threading
 import time
 from typing import Any
@@ -14,9 +13,9 @@ import uverbs
 from crowd import Crowd
 from messages import Endpoint, send
 from modules import load_module, remove_module
+from namespaces import tried
 from objects import CompletionQueue, Mapping, MemoryRegion
 from selftest import Failed, errno_name, result_of, wait_until
-from timing import now, queued
 
 EVENT_DEVICE_FATAL = 8
 # element, event_type
@@ -24,8 +23,8 @@ ASYNC_EVENT = struct.Struct("<QI4x")
 
 # Number of processes with objects, maximum number of objects of each at a time, and size of its largest memory region.
 MEMBERS, MEMBER_AT_ONCE, MEMBER_REGION = 64, 6, 64 << 10
-# Maximum seconds that each of them sleeps, and maximum of its random delay at the start in seconds.
-LONGEST_NAP, START = 1.0, 0.5
+# Maximum seconds that each of them sleeps between two calls.
+LONGEST_NAP = 2.0
 
 # Expected results of a program after its device has failed or was removed.
 AFTERMATH = {
@@ -44,7 +43,7 @@ class Wait(threading.Thread):
     def __init__(self, fd, size, polls=False):
         super().__init__(daemon=True)
         self.fd, self.size, self.polls = fd, size, polls
-        self.when = self.found = None
+        self.found = None
         self.ended = threading.Event()
         self.start()
 
@@ -57,7 +56,6 @@ class Wait(threading.Thread):
             self.found = os.read(self.fd, self.size)
         except OSError as error:
             self.found = errno_name(error.errno)
-        self.when = now()
         self.ended.set()
 
 
@@ -81,9 +79,8 @@ class Attached:
             self.completions = Wait(self.endpoint.channel.fd, 8, polls=bool(seed & 1))
 
     def await_event(self):
-        """Waits for the event of the device's failure; returns its time."""
+        """Waits for the event of the device's failure."""
         wait_until(self.events.ended.is_set, "programs get their event")
-        return self.events.when
 
     def was_notified(self):
         """Whether an event is pending, for a program that does not listen."""
@@ -192,59 +189,41 @@ class Member:
         self.crowd = Crowd(self.function, self.seed, MEMBER_AT_ONCE, MEMBER_REGION)
 
     def run(self):
-        """Makes calls until one fails; returns its error, its start, its end, how long it waited for a processor in between, and the
-        result of the next one.
-
-        Between the calls, it sleeps so much longer that all these processes need less than one processor, however slow it is.
-        """
-        time.sleep(self.crowd.random.uniform(0, START))
+        """Makes calls until one fails; returns its error, and the result of the next one."""
         has_begun = False
         while True:
-            before, begin = queued(), now()
             try:
                 self.crowd.step()
             except OSError as error:
-                return errno_name(error.errno), begin, now(), queued() - before, result_of(self.crowd.context.alloc_pd)
+                return errno_name(error.errno), result_of(self.crowd.context.alloc_pd)
             if not has_begun:
                 os.eventfd_write(self.begun, 1)
                 has_begun = True
-            nap = self.crowd.random.uniform(1, 2) * MEMBERS * (now() - begin)
-            time.sleep(min(nap, LONGEST_NAP))
+            time.sleep(self.crowd.random.uniform(0, LONGEST_NAP))
 
     def close(self):
         self.crowd.close()
 
 
 class Hands:
-    """Makes calls that may take long, or for ever, in the kernel. They return their result, the time of their end, and how long they
-    waited for a processor.
-    """
-
-    @staticmethod
-    def call(function, *arguments):
-        before = queued()
-        return result_of(function, *arguments), now(), queued() - before
+    """Makes calls that may take long, or for ever, in the kernel, and returns their results."""
 
     def write(self, path, text):
         """Writes to a file of sysfs."""
         fd = os.open(path, os.O_WRONLY)
         try:
-            return self.call(os.write, fd, text.encode())
+            return result_of(os.write, fd, text.encode())
         finally:
             os.close(fd)
 
     def remove_module(self):
-        return self.call(remove_module)
+        return result_of(remove_module)
 
     def load_module(self, file, parameters=""):
-        return self.call(load_module, file, parameters)
+        return result_of(load_module, file, parameters)
 
     def run(self, command):
-        process: Any = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        with process:
-            errors = process.stderr.read().strip()
-            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-            return errors or "ok", now(), queued(process.pid)
+        return tried(*command) or "ok"
 
     def open(self, function):
         """Opens a device, for `command`."""
@@ -252,7 +231,7 @@ class Hands:
 
     def command(self):
         """Sends a command."""
-        return self.call(self.context.alloc_pd)
+        return result_of(self.context.alloc_pd)
 
     def close(self):
         self.context.close()

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """A round: programs use a device, a trigger hits it, the programs get their event, and the device can be used again."""
 
-import os
 from typing import Any
 
 from detections import Detections
@@ -10,8 +9,6 @@ from messages import Endpoint, send
 from monitor import PORT, Monitor
 from programs import AFTERMATH, Attached, Hands
 from selftest import FUNCTIONS, REASONS, Failed, KernelLog, Skipped, equal, free_memory, wait_until
-from timing import Limits, now
-from triggers import LATE, NOTIFIED, USABLE
 from uevents import Uevents
 from uverbs import opened
 from workers import Worker
@@ -19,17 +16,12 @@ from workers import Worker
 # Memory in KiB that may be missing after all rounds of a test, rounds until the caches are filled, and minimum rounds for the check.
 # In so many rounds, a leak per round adds up to more than the memory that other processes allocate.
 TOLERANCE, WARM, MANY = 12_000, 2, 10
-# Seconds between the progress lines of a long test.
-PROGRESS = 30
-# Scheduling priority above that of other processes, so that times are those of the driver.
-PRIORITY = 1
 
 
 class Stage:
     """The devices and the programs that take part in all tests."""
 
     def __init__(self):
-        self.limits = Limits()
         self.devices = [Device(function) for function in FUNCTIONS[:2]]
         self.victim, self.peer = self.devices
         # Devices with programs that ring doorbells of destroyed queues.
@@ -41,9 +33,6 @@ class Stage:
         # Uses the other device, and must not be affected.
         self.bystander = Worker("the other device's program", Attached, self.peer, self.peer.gid)
         self.hands = Worker("trigger", Hands)
-        for worker in (self.attached, self.bystander, self.hands):
-            prefer(worker.pid)
-        prefer(0, os.SCHED_RESET_ON_FORK)
         self.monitor = Monitor() if PORT.exists() else None
         self.uevents = Uevents()
         self.detections = Detections()
@@ -59,7 +48,6 @@ class Stage:
     def begin(self, trigger, load):
         """Sets the current trigger and load, until `tidy`."""
         self.trigger, self.load = trigger, load
-        self.limits.begin()
         self.errors = {device: device.errors() for device in self.devices}
         self.late = [device for device in self.devices if trigger.leaves_doorbells and (trigger.hits_all or device == self.victim)]
         for device in self.late:
@@ -68,8 +56,7 @@ class Stage:
     def rounds(self, trigger, load, count):
         """Runs the rounds of a test; fails with the number of the round that fails."""
         self.begin(trigger, load)
-        name = f"{trigger.name}, {load.name}"
-        reported, number, memory = now(), 0, None
+        number, memory = 0, None
         try:
             trigger.prepare()
             # The trigger may have rebound the device. Third-party programs find it by the name from udev.
@@ -79,9 +66,6 @@ class Stage:
                 self.round(number)
                 if number == WARM:
                     memory = free_memory()
-                if now() > reported + PROGRESS:
-                    reported = now()
-                    print(f"# {name}: {number} of {count} rounds{self.limits.summary()}", flush=True)
             if count >= MANY and (missing := memory - free_memory()) > TOLERANCE:
                 raise Failed(f"{missing} KiB of memory are missing")
         except Skipped:
@@ -91,13 +75,6 @@ class Stage:
             raise Failed(f"round {number}: {what}") from error
         finally:
             self.tidy()
-        print(f"# {name}: {count} of {count} rounds{self.limits.summary()}", flush=True)
-        self.conclude()
-
-    def conclude(self):
-        """Skips a test if its time limits are inconclusive, as the machine stalled."""
-        if found := self.limits.inconclusive:
-            raise Skipped(f"inconclusive, {len(found)} times: {found[0]}")
 
     def attach(self, device):
         """Makes programs use a device, by messages to itself and to the other device."""
@@ -120,35 +97,21 @@ class Stage:
         before = self.snapshot()
         self.detections.listen()
         self.attached.begin("await_event")
-        self.limits.begin_round()
-        fired = now()
         trigger.fire()
-        notified = self.attached.result("the wait for the event")
-        known = self.detected(fired)
-        self.limits.check("notified", notified - known, NOTIFIED)
+        self.attached.result("the wait for the event")
         # No program closes the device before it is up again.
-        since = trigger.back(notified)
-        self.use_again(since, lambda: load.finish(known))
+        trigger.back()
+        self.use_again()
         self.look_at(before)
         self.leave()
-
-    def detected(self, fired):
-        """Returns the time of the failure's detection: that of the trigger, unless the driver must detect the failure itself."""
-        trigger = self.trigger
-        if not trigger.detection:
-            return fired
-        known = self.detections.first(self.victim)
-        # The driver may wait for a processor, on any kernel.
-        self.limits.check("detected", known - fired - trigger.detection, LATE)
-        return known
 
     def snapshot(self):
         """Returns the state for the comparison after a round."""
         list(self.uevents.read())
         return self.victim.resets(), int(self.victim.status()["session"])
 
-    def use_again(self, since, finish):
-        """Uses the device as soon as possible, and then checks the results of its earlier programs, some of which FINISH ends.
+    def use_again(self):
+        """Uses the device as soon as possible, and then checks the results of its earlier programs, which the load ends.
         These still have it open, and closing it must not destroy objects of others.
         """
         if self.trigger.hits_all:
@@ -157,10 +120,9 @@ class Stage:
             self.far = self.open(self.peer)
         with self.open(self.victim) as fresh:
             self.exchange(fresh)
-            self.limits.check("usable", now() - since, USABLE)
             held = self.victim.held()
             self.aftermath(self.attached)
-            finish()
+            self.load.finish()
             equal(self.victim.held(), held, "objects of the new program after the old one has ended")
             self.exchange(fresh)
         if not self.trigger.hits_all:
@@ -236,7 +198,6 @@ class Stage:
         # Threads that wait for events of a working device keep its files open until they end.
         for worker in (self.attached, self.bystander, *[self.hands] * bool(self.hands.busy)):
             worker.restart()
-            prefer(worker.pid)
         self.close_far()
         self.trigger.clean()
         for device in self.devices:
@@ -244,8 +205,3 @@ class Stage:
             if not device.is_bound or device.status().get("state", "up") != "up":
                 device.bring_back()
             wait_until(device.has_name, "udev's name of the device")
-
-
-def prefer(pid, flags=0):
-    """Raises the priority of a process, and of the threads that it starts unless the flags prevent that."""
-    os.sched_setscheduler(pid, os.SCHED_FIFO | flags, os.sched_param(PRIORITY))

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """RDMA of another guest to and from the memory of a PCI device, which is revoked in every way. Prints KTAP.
 
-Runs in both guests of `make peer-memory`. Guest 0 has a device with memory in a BAR. A program exports the BAR through vfio-pci, and
-another program, or the same, registers it as a DMA buffer. Guest 1 writes and reads it.
+usage: peer.py serve in guest 1, and then peer.py in guest 0, which has a device with memory in a BAR. A program exports the BAR through
+vfio-pci, and another program, or the same, registers it as a DMA buffer. Guest 1 writes and reads it.
 """
 
 import collections
@@ -21,10 +21,9 @@ from pathlib import Path
 from typing import Any
 
 TESTS = Path(__file__).resolve().parents[1]
-sys.path += [str(TESTS / "kselftest"), str(TESTS / "interop"), str(TESTS.parent / "tools" / "guest")]
+sys.path += [str(TESTS / "kselftest"), str(TESTS / "data"), str(TESTS.parent / "tools" / "guest")]
 
 import contents
-import guests
 import pyverbs.enums as e
 import vfio
 from contents import ACCESS, KIB, MIB, Server, Side
@@ -586,14 +585,12 @@ def main_program():
     # Python warns of forks in a process with threads.
     warnings.simplefilter("ignore", DeprecationWarning)
     vfio.load()
-    with guests.Process(1, [Path(__file__).resolve(), "serve"], contents.PORT) as serving:
-        serving.await_ready()
-        side, server = Remote(), Server(guests.name(1))
-        suite.run()
+    side, server = Remote(), Server("guest1")
+    suite.run()
 
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["serve"]:
         contents.serve(Remote())
         sys.exit()
-    guests.lead(main_program)
+    main_program()

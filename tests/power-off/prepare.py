@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Brings a guest's devices to states in which a power-off may find them. suite.power_off then reads its effects in the trace.
+"""Brings a guest's devices to states in which a power-off may find them. test_power_off.py then reads its effects in the trace.
 
 The first device is in use by a process, the second has no driver, the third does not respond to a reset.
 """

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Tests of the provider of samples/null_rdma: its interface to programs, and its removal."""
+"""Tests of the provider of samples/null_rdma: its interface to programs, and its removal. usage: null_rdma.py null_rdma.ko"""
 
 import json
 import os
@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "kselftest"))
 from selftest import Failed, Suite, equal, result_of, udev_settles, wait_until
 from uverbs import QUERY_DEVICE_LIMITS, QUERY_DEVICE_SIZE, Context
 
-MODULE = "/share/null_rdma.ko"
+MODULE = sys.argv[1]
 PARENT = Path("/sys/devices/faux/null_rdma")
 LOADED = Path("/sys/module/null_rdma")
 MAX_PD = 4

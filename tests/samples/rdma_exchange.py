@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Tests of the client of samples/rdma_exchange: it sends to itself, and its device is removed."""
+"""Tests of the client of samples/rdma_exchange: it sends to itself, and its device is removed. usage: rdma_exchange.py rdma_exchange.ko"""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "kselftest"))
 
 from selftest import FUNCTIONS, Failed, Suite, emulator, equal, errno_name, wait_until
 
-MODULE = "/share/rdma_exchange.ko"
+MODULE = sys.argv[1]
 RUN = Path("/sys/kernel/debug/rdma_exchange/run")
 ROUNDS = int(os.environ.get("EFA_ROUNDS") or 3)
 # More messages than are sent before the removal of the device.

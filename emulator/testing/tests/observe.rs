@@ -247,7 +247,7 @@ fn tshark(tshark: &OsStr, capture: &Path, arguments: &[&str]) -> Vec<String> {
     lines.lines().map(|line| line.replace('\t', " ")).collect()
 }
 
-/// `make wireshark` runs this. It needs tshark, named by `EFA_TSHARK`, which loads no scripts when it runs as root.
+/// tests/test_emulator.py runs this. It needs tshark, named by `EFA_TSHARK`, which loads no scripts when it runs as root.
 #[test]
 #[ignore = "needs tshark, named by EFA_TSHARK"]
 fn wireshark_shows_a_capture() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Sequences of verbs and faults that a guest repeats: `make host-diff`.
+//! Sequences of verbs and faults that a guest repeats: tests/test_host_diff.py.
 //!
 //! A seed determines the steps. This module runs them, and records the reaction of the driver to
 //! each. `tests/host-diff/play.py` repeats the recorded steps in a guest, and compares the results.

@@ -3,11 +3,11 @@
 //! Machines, peers and control clients that attack an emulator, which serves others meanwhile.
 //!
 //! Each attack runs for `EFA_SECONDS` (default: 1) beside two bystanders, which send each other messages, execute commands and
-//! read registers. All data must be correct. If `EFA_SECONDS` is set, as by `make attack`, there are two
+//! read registers. All data must be correct. If `EFA_SECONDS` is set, as by tests/test_emulator.py, there are two
 //! limits. No command or read takes longer than [`COMMAND`], and the memory of the process stays below its [`Bound`]. Stalls of
 //! the host are measured, and may make the first one inconclusive.
 //!
-//! Attacks are ignored except by `make attack` (`--include-ignored`), as their subject is time.
+//! Attacks are ignored except by tests/test_emulator.py (`--include-ignored`), as their subject is time.
 
 mod control;
 mod devices;

@@ -105,7 +105,7 @@ fn a_device_keeps_its_name() {
     }
 }
 
-/// In-kernel clients learn that their device has failed. They don't if it is unbound.
+/// In-kernel clients and programs learn within a second that their device has failed. Clients get no event if it is unbound.
 #[test]
 fn a_failure_is_an_event_for_clients() {
     run_bound(|rig| {
@@ -117,11 +117,14 @@ fn a_failure_is_an_event_for_clients() {
             });
         };
         note(&failed);
+        let program = Program::new().unwrap();
         rig.die(Death::default());
+        sim::sleep(SECOND);
+        assert_eq!(failed.take(), [ib_event_type_IB_EVENT_DEVICE_FATAL]);
+        assert_eq!(program.alloc_pd(), Err(EIO));
         check_back(rig, 1);
         note(&unbound);
         rig.remove();
-        assert_eq!(failed.take(), [ib_event_type_IB_EVENT_DEVICE_FATAL]);
         assert_eq!(unbound.take(), [0; 0]);
     });
 }

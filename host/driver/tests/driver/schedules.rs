@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Lives of seeds and of the fuzzer's corpus. `make schedules` and `make fuzz-driver` run others.
+//! Lives of seeds and of the fuzzer's corpus. tests/test_lives.py runs others.
 
 use std::process::Command;
 
@@ -24,7 +24,7 @@ fn of_seeds_hold() {
     hold(&["seeds", "0", "2000"], 2000);
 }
 
-/// `make fuzz-driver KEEP=1` writes the corpus.
+/// tests/test_lives.py writes the corpus.
 #[test]
 fn of_the_corpus_hold() {
     let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/driver/corpus.txt");

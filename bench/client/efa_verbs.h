@@ -1,0 +1,1 @@
+../../efa_rs/include/efa_verbs.h

@@ -1,0 +1,1 @@
+../../tests/kverbs/setup.h

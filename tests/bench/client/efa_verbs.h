@@ -1,1 +1,0 @@
-../../../efa_rs/include/efa_verbs.h

@@ -1,1 +1,0 @@
-../../kverbs/setup.c

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""Attacks on the emulator, for LENGTH seconds each; the dissector of its captures; its installation by cargo; its crates."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import CLONE
+from test_host import cargo, record
+
+MINUTES = 6
+TIER = "named"
+NEEDS = ["emulator-tests"]
+# It prints its version, serves a device until a signal, and then removes its sockets.
+INSTALLED_WORKS = """
+    efa-emu --version
+    efa-emu --device socket=efa.sock --control control &
+    for attempt in $(seq 100); do
+        ! efa-emu ctl control '{"command":"devices"}' || break
+        sleep 0.1
+    done
+    test -S efa.sock
+    efa-emu ctl control '{"command":"hello","protocol":1}'
+    kill $!
+    wait $! || true
+    test ! -e efa.sock
+"""
+
+
+def test_attack(request):
+    """Hostile machines, peers and control clients take no more time and memory than permitted from others."""
+    tests = ("test", "--workspace", "--test", "attack", "--test", "killed", "--no-fail-fast", "--")
+    record(
+        request, *cargo("emulator", *tests, "--include-ignored", "--test-threads=1", EFA_SECONDS=str(request.config.option.length or 10))
+    )
+
+
+def test_wireshark(request):
+    """The package's dissector reads a capture. tshark runs as another user, as it loads no scripts for root."""
+    program = Path("/tmp/efa-tshark")
+    program.write_text('#!/bin/sh\nexec setpriv --reuid=65534 --regid=65534 --clear-groups env HOME=/ tshark "$@"\n')
+    program.chmod(0o755)
+    record(request, *cargo("emulator", "test", "--workspace", "--test", "observe", "--", "--ignored", EFA_TSHARK=str(program)))
+
+
+def test_cargo_install(tmp_path):
+    """As in its guide, without network. The build has fewer features than that of a workspace."""
+    settings = {**os.environ, "CARGO_TARGET_DIR": f"{os.environ['EFA_KEEP']}/emulator", "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
+    command = ["cargo", "install", "--offline", "--locked", "--path", CLONE / "emulator/efa-emu", "--root", tmp_path]
+    for one in (command, ["timeout", "120", "sh", "-euxc", INSTALLED_WORKS]):
+        done = subprocess.run(one, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path, env=settings, check=False)
+        assert done.returncode == 0, done.stdout[-6000:]
+
+
+def deny(*words):
+    command = [
+        "/run/built/cargo-deny/bin/cargo-deny",
+        "--offline",
+        "--manifest-path",
+        CLONE / "emulator/Cargo.toml",
+        "--locked",
+        "check",
+        *words,
+    ]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-8000:]
+
+
+@pytest.mark.tier("all")
+@pytest.mark.needs("cargo-deny", "advisories")
+def test_crates():
+    """Crates have licences and sources that emulator/deny.toml allows."""
+    deny("bans", "licenses", "sources")
+
+
+@pytest.mark.tier("all")
+@pytest.mark.needs("cargo-deny", "advisories")
+def test_advisories():
+    if not Path("/run/built/advisories").exists():
+        pytest.skip("RustSec's list of advisories can't be fetched")
+    deny("--disable-fetch", "advisories")

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""The kernel selftests: a guest for all, a test for each program, a result for each of its cases."""
+
+import re
+import shlex
+
+import pytest
+from conftest import CLONE
+from guests import Guests, lines_of
+
+KSELFTEST = CLONE / "tests/kselftest"
+MAKEFILE = (KSELFTEST / "Makefile").read_text()
+PROGRAMS, TIMEOUTS = (re.findall(rf"^TEST_PROGS{kind} \+= (\S+)\.py$", MAKEFILE, re.MULTILINE) for kind in ("", "_SLOW"))
+MINUTES = 4
+COMBINATIONS = {"check": ["rust cloud-amd64"], "all": ["c cloud-amd64", "rust amd64"], "named": ["rust debug"]}
+GUESTS = {"devices": lines_of(KSELFTEST / "devices")}
+NEEDS = ["no_kverbs-cloud-amd64"]
+
+
+def run(guests, program, case, ktap):
+    environment = f"EFA_CASES={shlex.quote(case)} " if case else ""
+    ktap(guests.tried(f"cd {KSELFTEST} && {environment}timeout {900 * guests.slow} ./{program}.py"), f"{program}: ")
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_program(guests, program, case, ktap):
+    run(guests, program, case, ktap)
+
+
+@pytest.mark.tier("all")
+@pytest.mark.parametrize("program", TIMEOUTS)
+def test_timeouts(guests, program, case, ktap):
+    """Devices that do not answer until the driver gives them up."""
+    run(guests, program, case, ktap)
+
+
+@pytest.mark.tier("all")
+def test_bounce(options, case, ktap):
+    """Bounce buffers take a guest that is booted for them."""
+    with Guests(**{**options, "append": "swiotlb=force"}) as guests:
+        run(guests, "bounce", case, ktap)
+        run(guests, "dmesg", case, ktap)
+
+
+@pytest.mark.tier("all")
+def test_without_kernel_verbs(options, case, ktap):
+    """A module without kernel verbs serves programs as one with them."""
+    with Guests(**{**options, "driver": "no_kverbs", "flavour": "cloud-amd64"}) as guests:
+        for program in ("queues", "resource_details", "dmesg"):
+            run(guests, program, case, ktap)
