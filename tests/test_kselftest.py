@@ -48,3 +48,12 @@ def test_without_kernel_verbs(options, case, ktap):
     with Guests(**{**options, "driver": "no_kverbs", "flavour": "cloud-amd64"}) as guests:
         for program in ("queues", "resource_details", "dmesg"):
             run(guests, program, case, ktap)
+
+
+@pytest.mark.needs("emulator", "c-cloud-amd64", "kernel-cloud-amd64")
+@pytest.mark.xdist_group("smoke")
+def test_smoke_of_c(case, ktap):
+    """Linux's own driver finds what it expects of the emulated devices. All of the selftests with it are in check-all."""
+    with Guests(driver="c", **GUESTS) as guests:
+        for program in ("probe", "ucontext_pd"):
+            run(guests, program, case, ktap)
