@@ -117,6 +117,7 @@ def test_clippy(workspace):
     assert status == 0, said[-8000:]
 
 
+@pytest.mark.needs("fuzz-crates")
 def test_lock_files():
     """The lock files of the fuzz targets, which no build here reads, are up to date."""
     for workspace in ("emulator", "host"):

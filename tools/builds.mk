@@ -190,6 +190,12 @@ fuzz-emulator:
 		--release --locked --manifest-path emulator/fuzz/Cargo.toml --bins --target x86_64-unknown-linux-gnu; \
 		find $(EFA_KEEP)/emulator-fuzz/x86_64-unknown-linux-gnu/release -maxdepth 1 -type f -executable -exec cp {} $$OUT ";"'
 
+# The crates of the fuzz targets, whose lock files only these builds read.
+.PHONY: fuzz-crates
+fuzz-crates:
+	@$(cached) $@ $(foreach name,emulator host,$(name)/fuzz/Cargo.toml $(name)/fuzz/Cargo.lock) -- sh -ec 'for workspace in emulator host; do \
+		cargo fetch --locked --manifest-path $$workspace/fuzz/Cargo.toml; done'
+
 # Linters that Debian does not have.
 .PHONY: ruff
 ruff := ruff==0.17.6 --hash=sha256:aa3b08254a732acba246891089a152c47c5733dc36b8ecb76ce8602f8326e5e4
