@@ -28,7 +28,8 @@ mmdebstrap --mode=root --variant=extract --format=directory --arch=arm64 --skip=
 	--include="$(echo $packages | tr ' ' ',')" \
 	trixie "$root"
 
-# Adds users and groups, also that of sshd, awk, which is an alternative, and folders of no package. mmdebstrap runs no hook if it only unpacks.
+# Adds users and groups, what sshd needs, awk, which is an alternative, and folders of no package. mmdebstrap runs no hook if it only
+# unpacks.
 cp "$root/usr/share/base-passwd/passwd.master" "$root/etc/passwd"
 echo 'sshd:x:100:65534::/run/sshd:/usr/sbin/nologin' >>"$root/etc/passwd"
 cp "$root/usr/share/base-passwd/group.master" "$root/etc/group"
@@ -36,4 +37,4 @@ ln -s gawk "$root/usr/bin/awk"
 mkdir -p "$root/efa-rs" "$root/cache" "$root/mnt" "$root/usr/lib/modules" "$root/usr/local/bin"
 [ -e "$root/var/run" ] || ln -s /run "$root/var/run"
 rm -f "$root/etc/resolv.conf"
-touch "$root/etc/resolv.conf"
+touch "$root/etc/resolv.conf" "$root/etc/ssh/sshd_config"
