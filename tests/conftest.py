@@ -220,7 +220,7 @@ class Controller:
     """Reports lines of KTAP as tests, what runs, and the last line. A worker of xdist may report its own items only."""
 
     def __init__(self, config):
-        self.config, self.lengths, self.running, self.ended = config, {}, {}, set()
+        self.config, self.lengths, self.running = config, {}, {}
         self.begin = time.monotonic()
         self.reporter: Any = None
 

@@ -48,7 +48,7 @@ RATE = CACHE / f"rate-{Path('/proc/sys/kernel/random/boot_id').read_text().strip
 # Exit status of ssh if the connection was lost.
 LOST = 255
 # Variables of tools/enter that mean nothing in a guest.
-OF_THE_HOST = ("EFA_CLONE", "EFA_CACHE", "EFA_ROOT", "EFA_KEEP")
+OF_THE_HOST = ("EFA_CLONE", "EFA_CACHE", "EFA_ROOT", "EFA_KEEP", "EFA_BINDS")
 # Ratios of the rates of a kernel's clock and of this host's counter between which it is the same, as the host may change its speed.
 SAME_RATE = (0.4, 2.5)
 
@@ -416,7 +416,10 @@ class Guests:
     def learn_rate(self, guest):
         """Keeps the rate of the counter, which the kernel has measured in two ways, for later boots: they need not measure it."""
         if (found := re.search(r"tsc: Refined TSC clocksource calibration: ([\d.]+) MHz", self.log(guest))) and not RATE.exists():
-            RATE.write_text(found[1])
+            # At once, as others may read it.
+            kept = self.folder / "rate"
+            kept.write_text(found[1])
+            kept.rename(RATE)
 
     def ssh_config(self, folder):
         """Returns the settings of ssh for programs that see the run at FOLDER. The proxy hands over a connection to QEMU's socket."""
