@@ -14,7 +14,7 @@ COMBINATIONS = {"named": ["rust debug"]}
 GUESTS = {
     "devices": lines_of(KSELFTEST / "devices"),
     "known_reports": [tuple(line.split()[:2]) for line in lines_of(DEBUG / "known-reports")],
-    # As in tests/debug/run.sh: four is the factor for programs, and what starves tasks is the host.
+    # The factor for time limits of programs.
     "environment": {"EFA_SLOW_KERNEL": "4"},
 }
 AT_ONCE = ("admin_queue", "effects", "killed", "lifecycle", "objects_timeouts", "../debug/stress")
