@@ -31,7 +31,7 @@ NOT_FOLLOWED = {
     ("bench/client/rounds.c", "MACRO_ARG_REUSE"): "Only one of both uses runs.",
 }
 # The hash of each is the key of a root or of a kernel. An edit rebuilds it, for minutes or for an hour. They split words on purpose.
-RECIPES = ("tools/root.sh", "tools/userland.sh", "tools/arm64/layer.sh", "tools/arm64/userland.sh", "tests/debug/kernel/build.sh")
+RECIPES = ("tools/root.sh", "tools/userland.sh", "tools/arm64.sh", "tests/debug/kernel/build.sh")
 
 
 def run(*command, names=(), **options):

@@ -55,13 +55,11 @@ endef
 $(foreach flavour,$(arm64),$(eval $(call kernel-of-arm64,$(flavour))))
 $(foreach flavour,$(amd64) $(arm64),$(eval $(call kernel,$(flavour))))
 
-# Kernels, compilers and QEMU for arm64, and the root of its guests.
-.PHONY: arm64 arm64-userland
+# Kernels, compilers and QEMU for arm64.
+.PHONY: arm64
 arm64:
-	@$(cached) $@ '$(EFA_ROOT)' tools/layer tools/arm64/layer.sh tools/choose-kernel -- sh -ec 'mkdir $$OUT/layer $$OUT/work; \
-		tools/layer $$OUT sh tools/arm64/layer.sh $(series) $(arm64); rm -rf $$OUT/work'
-arm64-userland:
-	@$(cached) $@ tools/arm64/userland.sh -- sh -ec 'tools/arm64/userland.sh $$OUT/root'
+	@$(cached) $@ '$(EFA_ROOT)' tools/layer tools/arm64.sh tools/choose-kernel -- sh -ec 'mkdir $$OUT/layer $$OUT/work; \
+		tools/layer $$OUT sh tools/arm64.sh $(series) $(arm64); rm -rf $$OUT/work'
 
 # Modules. What bindgen makes for the driver is kept for the driver as a program.
 define module
@@ -224,10 +222,10 @@ advisories: cargo-deny
 	@cargo fetch --quiet --locked --manifest-path emulator/Cargo.toml
 	@! $(built)/cargo-deny/bin/cargo-deny --manifest-path emulator/Cargo.toml fetch db >$(EFA_KEEP)/logs/$@.log 2>&1 || touch $(built)/$@
 
-# The root of guests with a newer rdma-core.
-.PHONY: next
-next:
-	@$(cached) $@ tools/userland.sh -- sh -ec 'tools/userland.sh $$OUT/root'
+# The roots of guests with arm64, or with a newer rdma-core.
+.PHONY: arm64-userland next
+arm64-userland next:
+	@$(cached) $@ tools/userland.sh -- sh -ec 'tools/userland.sh $(if $(filter next,$@),forky amd64,trixie arm64) $$OUT/root'
 
 # Packages, of a tarball of the clone's files, and the systems that their tests install them on.
 .PHONY: dist deb deb-elsewhere emulator-deb rpm rpm-newer
