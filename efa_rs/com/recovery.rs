@@ -182,11 +182,12 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
     /// Stops the use of the device, which is about to be reset or to lose its power.
     pub(crate) fn quiesce(&self) {
         let mut inner = self.inner.lock();
-        if let State::Paused | State::Stopped { .. } = inner.state {
-            return;
+        match inner.state {
+            State::Up(_) => self.report.note(self.controller.pdev, Cause::Requested),
+            State::Resetting(_) | State::Failed => {}
+            State::Paused | State::Stopped { .. } => return,
         }
         if let State::Up(life) = self.change(&mut inner, State::Paused) {
-            self.report.note(self.controller.pdev, Cause::Requested);
             inner.ended = Some(life);
         }
         drop(inner);

@@ -7,7 +7,7 @@ use std::{cell::RefCell, rc::Rc};
 use driver::{
     fault::{always, command as of_command, death, once, register, rule, silence},
     program::{Objects, Program},
-    rig::{Rig, PROFILES, SECOND},
+    rig::{PROFILES, Rig, SECOND},
 };
 use efa_hw::{admin::Opcode, aenq::AenqGroup, regs::Register};
 use efa_model::{Death, FailedReset, Profile};
@@ -18,7 +18,9 @@ use kernel::{
     sim::{self, Rng},
 };
 
-use crate::{command, counter, messages, run, run_bound, run_bound_as, run_bound_with, run_with};
+use crate::{
+    command, counter, messages, run, run_bound, run_bound_as, run_bound_with, run_with, traced,
+};
 
 /// Number of failed recovery attempts after which a device is given up.
 const ATTEMPTS: &str = "5";
@@ -220,10 +222,18 @@ fn keep_alives_that_stay_away_are_noticed() {
 fn the_bus_resets_and_resumes_the_device() {
     for profile in PROFILES {
         run_bound_with(profile, |rig| {
-            let _objects = [Objects::new().unwrap(), {
-                rig.reset();
-                Objects::new().unwrap()
-            }];
+            let objects = Objects::new().unwrap();
+            let ((), log) = traced(|| rig.reset());
+            // The cause precedes its effect.
+            let traced = log.iter().filter(|line| line.starts_with("trace: re"));
+            let traced: Vec<_> = traced.map(|line| line.trim()).collect();
+            let expected = [
+                "trace: reset, requested",
+                "trace: resetting",
+                "trace: resetting",
+            ];
+            assert_eq!(traced, expected);
+            let _objects = [objects, Objects::new().unwrap()];
             rig.sleep();
             let program = Program::new().unwrap();
             rig.bus_error(false);
