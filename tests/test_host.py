@@ -13,6 +13,8 @@ TIER = "check"
 NEEDS = ["emulator-tests", "host-tests"]
 RESULT = re.compile(r"^test (\S+) (?:- .*)?\.\.\. (ok|FAILED|ignored)\b", re.MULTILINE)
 COUNTS = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", re.MULTILINE)
+# What a test that failed has printed.
+OUTPUT = re.compile(r"^---- (\S+) stdout ----\n(.*?)(?=\n\n\n|\n---- )", re.MULTILINE | re.DOTALL)
 OUTCOMES = {"ok": "passed", "FAILED": "failed", "ignored": "skipped"}
 WORKSPACES = {
     "emulator": {},
@@ -35,7 +37,8 @@ def cargo(workspace, *words, **environment):
 
 def record(request, said, status):
     """Records the results of cargo test. Lines that others printed into may hide a test's own, whose program has counted it."""
-    lines = [(name, OUTCOMES[ended], "") for name, ended in RESULT.findall(said)]
+    why = dict(OUTPUT.findall(said))
+    lines = [(name, OUTCOMES[ended], why.get(name, "")) for name, ended in RESULT.findall(said)]
     for outcome, number in zip(
         ("passed", "failed", "skipped"), map(sum, zip(*[map(int, one) for one in COUNTS.findall(said)], strict=True)), strict=True
     ):
