@@ -129,19 +129,11 @@ pub struct Objects {
 
 impl Objects {
     /// Creates all objects. `context` is the poll context of the completion queue.
-    ///
-    /// # Errors
-    ///
-    /// Errors of the verbs.
     pub fn new(device: *mut ib_device, context: ib_poll_context) -> Result<Self> {
         Self::with_depth(device, context, 31)
     }
 
     /// As [`Objects::new`], with queues for `depth` requests and the one that a drain posts.
-    ///
-    /// # Errors
-    ///
-    /// Errors of the verbs.
     #[allow(
         clippy::not_unsafe_ptr_arg_deref,
         reason = "the core gives registered devices only"
@@ -190,10 +182,6 @@ impl Objects {
     }
 
     /// Replaces the queue pair by one for `receives` receives with up to `buffers` buffers each.
-    ///
-    /// # Errors
-    ///
-    /// Errors of the driver.
     pub fn replace_qp(&mut self, receives: u32, buffers: u32) -> Result {
         let mut attr = self.qp_attr();
         (attr.cap.max_recv_wr, attr.cap.max_recv_sge) = (receives, buffers);
@@ -202,10 +190,6 @@ impl Objects {
     }
 
     /// Replaces the queue pair by one in the reset state.
-    ///
-    /// # Errors
-    ///
-    /// Errors of the driver.
     pub fn new_qp(&mut self, attr: &mut ib_qp_init_attr) -> Result {
         // SAFETY: The queue pair is not in use, and the objects that the new one needs exist.
         unsafe {
@@ -217,10 +201,6 @@ impl Objects {
     }
 
     /// Moves the queue pair through `states`, each an `IB_QPS_*`.
-    ///
-    /// # Errors
-    ///
-    /// Errors of the driver.
     pub fn modify_qp(&self, states: &[u32]) -> Result {
         for state in states {
             let (mut attr, mask) = qp_attr(*state);
@@ -242,51 +222,39 @@ impl Objects {
     }
 
     /// Posts a receive.
-    ///
-    /// # Errors
-    ///
-    /// Errors of the driver.
     pub fn post_recv(&self, request: &Request) -> Result {
         self.post_recv_of(request, LENGTH)
     }
 
     /// Posts a receive with a buffer of `length` bytes. A message of the client fills its start.
-    ///
-    /// # Errors
-    ///
-    /// Errors of the driver.
     pub fn post_recv_of(&self, request: &Request, length: u32) -> Result {
         let mut sge = self.sge(4096, length);
         let mut wr: ib_recv_wr = zeroed();
         wr.sg_list = &raw mut sge;
         wr.num_sge = 1;
+        // SAFETY: All variants of the union have the same size.
+        unsafe { *wr.__bindgen_anon_1.wr_cqe.as_mut() = request.cqe() };
+        self.post_receives(&raw const wr).0
+    }
+
+    /// As [`Objects::post`], for receives.
+    fn post_receives(&self, first: *const ib_recv_wr) -> (Result, *const ib_recv_wr) {
         let mut bad = core::ptr::null();
         // SAFETY: The queue pair exists.
-        unsafe {
-            *wr.__bindgen_anon_1.wr_cqe.as_mut() = request.cqe();
-            to_result((*self.device).ops.post_recv.unwrap()(
-                self.qp,
-                &raw const wr,
-                &raw mut bad,
-            ))
-        }
+        let result = unsafe {
+            let post = (*self.device).ops.post_recv.unwrap();
+            to_result(post(self.qp, first, &raw mut bad))
+        };
+        (result, bad)
     }
 
     /// Posts a send to its own queue pair.
-    ///
-    /// # Errors
-    ///
-    /// Errors of the driver.
     pub fn post_send(&self, request: &Request) -> Result {
         // SAFETY: The queue pair exists.
         self.post_send_to(unsafe { (*self.qp).qp_num }, request)
     }
 
     /// Posts a send, with a solicited event, to the queue pair of a number.
-    ///
-    /// # Errors
-    ///
-    /// Errors of the driver.
     pub fn post_send_to(&self, remote_qpn: u32, request: &Request) -> Result {
         let mut sge = self.sge(0, LENGTH);
         let mut wr: ib_srd_wr = zeroed();
@@ -296,24 +264,27 @@ impl Objects {
         let flags = ib_send_flags_IB_SEND_SIGNALED | ib_send_flags_IB_SEND_SOLICITED;
         wr.wr.send_flags = flags as c_int;
         (wr.ah, wr.remote_qpn, wr.remote_qkey) = (self.ah, remote_qpn, QKEY);
+        // SAFETY: All variants of the union have the same size.
+        unsafe { *wr.wr.__bindgen_anon_1.wr_cqe.as_mut() = request.cqe() };
+        self.post((&raw const wr).cast()).0
+    }
+
+    /// Posts work requests, each of the kind that its opcode names. Returns the result, and the one that has failed.
+    #[allow(
+        clippy::not_unsafe_ptr_arg_deref,
+        reason = "each test passes requests of its own"
+    )]
+    pub fn post(&self, first: *const ib_send_wr) -> (Result, *const ib_send_wr) {
         let mut bad = core::ptr::null();
         // SAFETY: The queue pair exists.
-        unsafe {
-            *wr.wr.__bindgen_anon_1.wr_cqe.as_mut() = request.cqe();
-            let first = (&raw const wr).cast();
-            to_result((*self.device).ops.post_send.unwrap()(
-                self.qp,
-                first,
-                &raw mut bad,
-            ))
-        }
+        let result = unsafe {
+            let post = (*self.device).ops.post_send.unwrap();
+            to_result(post(self.qp, first, &raw mut bad))
+        };
+        (result, bad)
     }
 
     /// Posts a message to itself, or a receive, in a free slot. The bytes of the message and its immediate data are a number.
-    ///
-    /// # Errors
-    ///
-    /// Errors of the driver.
     pub fn post_message(&self, is_send: bool) -> Result {
         self.check_messages();
         let mut messages = self.messages.borrow_mut();
@@ -350,12 +321,10 @@ impl Objects {
             *send.wr.ex.imm_data.as_mut() = (MAGIC | u32::from(number)).to_be();
             *send.wr.__bindgen_anon_1.wr_cqe.as_mut() = request.cqe();
             *recv.__bindgen_anon_1.wr_cqe.as_mut() = request.cqe();
-            let (ops, mut bad, mut bad_recv) =
-                (&(*self.device).ops, core::ptr::null(), core::ptr::null());
-            to_result(match is_send {
-                true => ops.post_send.unwrap()(self.qp, (&raw const send).cast(), &raw mut bad),
-                false => ops.post_recv.unwrap()(self.qp, &raw const recv, &raw mut bad_recv),
-            })
+            match is_send {
+                true => self.post((&raw const send).cast()).0,
+                false => self.post_receives(&raw const recv).0,
+            }
         };
         match result {
             Err(_) => slots[slot] = None,
@@ -432,12 +401,7 @@ impl Objects {
         for index in 1..wrs.len() {
             wrs[index - 1].next = &raw mut wrs[index];
         }
-        let mut end = core::ptr::null();
-        // SAFETY: The queue pair exists.
-        let result = unsafe {
-            let post = (*self.device).ops.post_recv.unwrap();
-            to_result(post(self.qp, wrs.as_ptr(), &raw mut end))
-        };
+        let (result, end) = self.post_receives(wrs.as_ptr());
         (result, wrs.iter().position(|wr| core::ptr::eq(wr, end)))
     }
 
@@ -464,12 +428,7 @@ impl Objects {
         for index in 1..wrs.len() {
             wrs[index - 1].wr.next = (&raw mut wrs[index]).cast();
         }
-        let mut end = core::ptr::null();
-        // SAFETY: The queue pair exists.
-        let result = unsafe {
-            let post = (*self.device).ops.post_send.unwrap();
-            to_result(post(self.qp, wrs.as_ptr().cast(), &raw mut end))
-        };
+        let (result, end) = self.post(wrs.as_ptr().cast());
         let is_end = |wr: &ib_srd_wr| core::ptr::eq((&raw const wr.wr), end);
         (result, wrs.iter().position(is_end))
     }
@@ -535,13 +494,9 @@ impl Objects {
     )]
     pub fn wait_for(&self, wr: *mut ib_send_wr) -> Option<u32> {
         let request = Request::new(0);
-        let mut bad = core::ptr::null();
-        // SAFETY: The queue pair exists, and so do the objects that the work request names.
-        unsafe {
-            *(*wr).__bindgen_anon_1.wr_cqe.as_mut() = request.cqe();
-            let posted = (*self.device).ops.post_send.unwrap()(self.qp, wr, &raw mut bad);
-            to_result(posted).expect("a work request");
-        }
+        // SAFETY: All variants of the union have the same size.
+        unsafe { *(*wr).__bindgen_anon_1.wr_cqe.as_mut() = request.cqe() };
+        self.post(wr).0.expect("a work request");
         for _ in 0..100 {
             self.poll();
             if request.status.get().is_some() {
@@ -566,28 +521,14 @@ impl Objects {
     }
 
     /// Posts the registration of a region. Its completion is not used.
-    ///
-    /// # Errors
-    ///
-    /// Errors of the driver.
-    #[allow(clippy::not_unsafe_ptr_arg_deref, reason = "the region is not null")]
     pub fn register(&self, mr: *mut ib_mr) -> Result {
         let mut wr: ib_reg_wr = zeroed();
         wr.wr.opcode = ib_wr_opcode_IB_WR_REG_MR;
         wr.mr = mr;
-        let (first, mut bad) = ((&raw const wr).cast(), core::ptr::null());
-        // SAFETY: The queue pair and the region exist.
-        unsafe {
-            let post = (*self.device).ops.post_send.unwrap();
-            to_result(post(self.qp, first, &raw mut bad))
-        }
+        self.post((&raw const wr).cast()).0
     }
 
     /// Posts an RDMA write of inline data to remote address 0.
-    ///
-    /// # Errors
-    ///
-    /// Errors of the driver.
     pub fn write_inline(&self, data: &[u8]) -> Result {
         let mut sge = ib_sge {
             addr: data.as_ptr() as u64,
@@ -601,12 +542,7 @@ impl Objects {
         wr.wr.wr.num_sge = 1;
         wr.wr.ah = self.ah;
         wr.wr.remote_qkey = QKEY;
-        let (first, mut bad) = ((&raw const wr).cast(), core::ptr::null());
-        // SAFETY: The queue pair and all that the request names exist. Its completion is not used.
-        unsafe {
-            let post = (*self.device).ops.post_send.unwrap();
-            to_result(post(self.qp, first, &raw mut bad))
-        }
+        self.post((&raw const wr).cast()).0
     }
 
     /// Registers its memory by a work request, writes and reads it by RDMA, and invalidates it. The keys have a new generation.

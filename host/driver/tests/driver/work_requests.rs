@@ -14,7 +14,7 @@ use ib_core::{ffi::*, registry::registered, uverbs::zeroed, verbs};
 use kernel::{
     error::{
         code::{EINVAL, ENOMEM},
-        to_result, Result,
+        Result,
     },
     ffi::c_int,
     sim,
@@ -41,12 +41,7 @@ fn client(qp_type: u32, inline_data: u32) -> Objects {
 
 /// Posts a work request. Only a request that is refused is reported as the one that has failed.
 fn post(objects: &Objects, wr: *const ib_send_wr) -> Result {
-    let mut bad = null();
-    // SAFETY: The queue pair and all that the request names exist.
-    let result = unsafe {
-        let post = (*objects.device).ops.post_send.unwrap();
-        to_result(post(objects.qp, wr, &raw mut bad))
-    };
+    let (result, bad) = objects.post(wr);
     assert_eq!(bad, if result.is_err() { wr } else { null() });
     result
 }
@@ -270,7 +265,9 @@ fn use_key(objects: &Objects, mr: Option<*mut ib_mr>, key: u32) -> Option<u32> {
     wr.wr.opcode = ib_wr_opcode_IB_WR_LOCAL_INV;
     if let Some(mr) = mr {
         wr.wr.opcode = ib_wr_opcode_IB_WR_REG_MR;
-        let access = ib_access_flags_IB_ACCESS_LOCAL_WRITE | ib_access_flags_IB_ACCESS_REMOTE_WRITE;
+        let access = ib_access_flags_IB_ACCESS_LOCAL_WRITE
+            | ib_access_flags_IB_ACCESS_REMOTE_READ
+            | ib_access_flags_IB_ACCESS_REMOTE_WRITE;
         (wr.mr, wr.key, wr.access) = (mr, key, access as c_int);
         // SAFETY: The region exists.
         unsafe {
@@ -284,17 +281,22 @@ fn use_key(objects: &Objects, mr: Option<*mut ib_mr>, key: u32) -> Option<u32> {
     objects.wait_for((&raw mut wr).cast())
 }
 
-/// Writes to the client's own memory by a remote key. Returns the status of the completion.
-fn write(objects: &Objects, rkey: u32) -> Option<u32> {
+/// Accesses the client's own memory at an offset by a remote key. Returns the status of the completion.
+fn access(objects: &Objects, opcode: u32, offset: u64, rkey: u32) -> Option<u32> {
     let mut sge = objects.sge(0, 8);
     let mut wr: ib_srd_rdma_wr = zeroed();
     (wr.wr.wr.sg_list, wr.wr.wr.num_sge) = (&raw mut sge, 1);
-    wr.wr.wr.opcode = ib_wr_opcode_IB_WR_RDMA_WRITE;
+    wr.wr.wr.opcode = opcode;
     (wr.wr.ah, wr.wr.remote_qkey) = (objects.ah, QKEY);
     // SAFETY: The queue pair exists.
     wr.wr.remote_qpn = unsafe { (*objects.qp).qp_num };
-    (wr.remote_addr, wr.rkey) = (sge.addr, rkey);
+    (wr.remote_addr, wr.rkey) = (sge.addr + offset, rkey);
     objects.wait_for((&raw mut wr).cast())
+}
+
+/// As [`access`], by a write to the start of the memory.
+fn write(objects: &Objects, rkey: u32) -> Option<u32> {
+    access(objects, ib_wr_opcode_IB_WR_RDMA_WRITE, 0, rkey)
 }
 
 /// A region has one registration at a time. Peers have access by its key only.
@@ -319,7 +321,13 @@ fn keys_are_those_of_the_last_registration() {
             [first, second].map(|key| write(&objects, key)),
             [DONE, NO_ACCESS]
         );
+        // The last bytes of the region's two pages, and those beyond it.
+        for opcode in [ib_wr_opcode_IB_WR_RDMA_WRITE, ib_wr_opcode_IB_WR_RDMA_READ] {
+            let results = [8184, 8185].map(|offset| access(&objects, opcode, offset, first));
+            assert_eq!(results, [DONE, NO_ACCESS], "{opcode}");
+        }
         assert_eq!([first; 2].map(invalidate), [DONE, PROTECTED]);
+        assert_eq!(write(&objects, first), NO_ACCESS);
         assert_eq!(register(second), DONE);
         assert_eq!(write(&objects, first), NO_ACCESS);
         // Peers cannot use the local key of all memory.
