@@ -11,7 +11,7 @@ use driver::{
     rig::{self, PROFILES, SECOND},
 };
 use efa_hw::io::CompStatus;
-use efa_model::Profile;
+use efa_model::{Profile, Queue};
 use ib_core::{cq, ffi, registry::registered, uverbs::zeroed, verbs};
 use kernel::{
     bindings,
@@ -463,6 +463,56 @@ fn rings_of_a_completion_queue_are_polled_in_turn() {
             .windows(2)
             .all(|pair| is_send(&pair[0]) != is_send(&pair[1]));
         assert!(in_turn, "neither waits until the other one is empty");
+    });
+}
+
+/// The device completes work requests that were never posted, have completed before, or are of another type or queue pair.
+#[test]
+fn a_completion_of_nothing_is_ignored() {
+    const PHASE: u8 = 1;
+    const SEND: u8 = 1 << 1;
+    const RECV: u8 = 2 << 1;
+    const LENGTH: u8 = 10;
+
+    run_bound_with(Profile::Efa3, |rig| {
+        let objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
+        let [sends, recvs] = [(); 2].map(|()| [(); 4].map(|()| Request::new(0)));
+        recvs.iter().for_each(|one| objects.post_recv(one).unwrap());
+        // Sends stay in the queue.
+        objects.modify_qp(&[ffi::ib_qp_state_IB_QPS_SQD]).unwrap();
+        sends.iter().for_each(|one| objects.post_send(one).unwrap());
+        // SAFETY: The queue pair exists.
+        let qpn = unsafe { (*objects.qp).qp_num } as u16;
+        let entries = [
+            (3, RECV, qpn + 1),
+            (u16::MAX, RECV, qpn),
+            (4, RECV, qpn),
+            (4, SEND, qpn),
+            (3, 0, qpn),
+            (3, SEND | RECV, qpn),
+            (1, SEND, qpn),
+            (1, SEND, qpn),
+            (3, RECV, qpn),
+            (3, RECV, qpn),
+        ];
+        rig.shared.with(|device, machine, now| {
+            let cq = Queue::Cq(device.snapshot(now).completion_queues[0].number);
+            for (index, (id, kind, qpn)) in entries.into_iter().enumerate() {
+                let mut entry = [0; 32];
+                entry[..2].copy_from_slice(&id.to_le_bytes());
+                entry[3] = PHASE | kind;
+                entry[4..6].copy_from_slice(&qpn.to_le_bytes());
+                entry[6] = LENGTH;
+                let place = (index * entry.len()) as u64;
+                device.poke(machine, cq, place, &entry).unwrap();
+            }
+        });
+        objects.poll();
+        drop(objects);
+        let ended = [&sends, &recvs].map(|list| list.each_ref().map(|one| one.status.get()));
+        assert_eq!(ended[0], [None, Some(0), None, None]);
+        assert_eq!(ended[1], [None, None, None, Some(0)]);
+        assert_eq!(recvs[3].received.get().0, u32::from(LENGTH));
     });
 }
 
