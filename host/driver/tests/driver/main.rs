@@ -14,6 +14,7 @@ mod kernel_clients;
 mod known;
 mod lies;
 mod limits;
+mod lnd;
 mod phases;
 mod probe;
 mod probe_errors;
