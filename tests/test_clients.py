@@ -12,13 +12,12 @@ COMBINATIONS = {"check": ["rust cloud-amd64"], "named": ["rust debug"]}
 # Without keep-alives. A busy host may delay those for so long that the driver resets a device.
 GUESTS = {"devices": ["profile=efa3,keep_alive_ms=0", "profile=efa4,keep_alive_ms=0"]}
 NEEDS = ["kverbs_client-{flavour}", "rdma_exchange-{flavour}", "null_rdma-{flavour}"]
-# The folder of each program, and its module. The last one checks the kernel log of all.
+# The program of each test, and its module. The last one checks the kernel log of all.
 PROGRAMS = {
-    "kverbs": ("kverbs", "kverbs_client"),
-    "lnd": ("kverbs", "kverbs_client"),
-    "rdma_exchange": ("samples", "rdma_exchange"),
-    "null_rdma": ("samples", "null_rdma"),
-    "dmesg": ("kselftest", ""),
+    "kverbs": ("../kverbs/kverbs.py", "kverbs_client"),
+    "rdma_exchange": ("../kverbs/kverbs.py", "rdma_exchange"),
+    "null_rdma": ("../samples/null_rdma.py", "null_rdma"),
+    "dmesg": ("./dmesg.py", ""),
 }
 
 
@@ -27,9 +26,9 @@ def module(name, flavour):
     return result(f"{name}-{flavour}") / f"{name}.ko"
 
 
-@pytest.mark.parametrize("program", [pytest.param(name, marks=[pytest.mark.tier("all")] if name == "lnd" else []) for name in PROGRAMS])
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_program(request, guests, program, case, ktap):
-    length, (folder, name) = request.config.option.length, PROGRAMS[program]
+    length, (file, name) = request.config.option.length, PROGRAMS[program]
     settings = f"EFA_ROUNDS={length or ''} EFA_CASES={shlex.quote(case)}"
-    command = f"cd {CLONE}/tests/kselftest && {settings} ../{folder}/{program}.py {module(name, guests.flavour) if name else ''}"
+    command = f"cd {CLONE}/tests/kselftest && {settings} {file} {module(name, guests.flavour) if name else ''}"
     ktap(guests.tried(command, timeout=LIMIT + 60 * length), f"{program}: ")

@@ -142,15 +142,6 @@ static void tear_down(void)
 		ib_dealloc_pd(pd);
 }
 
-/* Stores a new object, or returns its error. */
-#define KEEP(place, made)				\
-({							\
-	typeof(place) object = (made);			\
-							\
-	place = IS_ERR(object) ? NULL : object;		\
-	PTR_ERR_OR_ZERO(object);			\
-})
-
 static int make_queues(void)
 {
 	struct ib_cq_init_attr cq_attr = { .cqe = DEPTH };

@@ -8,6 +8,15 @@
 
 #define QKEY 0x11111111
 
+/* Stores a new object, or returns its error. */
+#define KEEP(place, made)				\
+({							\
+	typeof(place) object = (made);			\
+							\
+	place = IS_ERR(object) ? NULL : object;		\
+	PTR_ERR_OR_ZERO(object);			\
+})
+
 int to_state(struct ib_qp *qp, enum ib_qp_state state);
 int to_rts(struct ib_qp *qp);
 struct ib_ah *ah_of(struct ib_pd *pd, const union ib_gid *gid);

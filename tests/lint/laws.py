@@ -187,7 +187,6 @@ CLOCKS = (
     "tests/test_laws.py",
     # It shows for how long a test runs.
     "tests/conftest.py",
-    "tests/kverbs/exchange.c",
     "emulator/testing/tests/attack/",
 )
 RUST_TESTS = re.compile(r"^mod tests \{")
