@@ -41,6 +41,9 @@ HIDDEN = re.compile(r"^aenq KEEP_ALIVE|^read |^write ")
 BYTES = " (bytes)"
 
 
+# Input for the driver of verbs that have none: rows of name and bytes.
+INPUTS = (("zeros", bytes(8)), ("a bit", b"\1" + bytes(7)), ("a late bit", bytes(63) + b"\x80"), ("64 zeros", bytes(64)))
+
 # Kernel messages of serious problems.
 TROUBLE = re.compile("BUG|WARNING|Oops|INFO")
 
@@ -283,6 +286,26 @@ def attempt(action, *arguments, **options):
         return selftest.errno_name(error.errno)
 
 
+def attempts(*actions):
+    """Returns the results of several actions, in their order."""
+    return [attempt(action) for action in actions]
+
+
+def twice(action):
+    return attempts(action, action)
+
+
+def in_another_context(s, thing, *names):
+    """Calls methods of an object with another context than its own; returns the results."""
+    thing.context = s.open()
+    return attempts(*[getattr(thing, name) for name in names])
+
+
+def until_refused(make, count):
+    """Creates a number of objects, more than the device has; returns the results, without the contents of the objects."""
+    return attempts(*[lambda: make() and None] * count)
+
+
 # Child processes of the case that have not been waited for.
 children = set()
 
@@ -414,6 +437,12 @@ class Cases:
             return function
 
         return decorator
+
+    def each(self, name, rows, function, device=None):
+        """Adds a case for each row, which is a value or a tuple of some: they complete `name`, and follow the session as arguments."""
+        for row in rows:
+            values = row if isinstance(row, tuple) else (row,)
+            self.add(name.format(*values), lambda s, values=values: function(s, *values), device)
 
 
 class Runner:
