@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """Completion counters."""
 
+import itertools
 import os
 import struct
 
 import objects
-from harness import Cases, attempt
+from harness import ONCE, Cases, attempt, attempts, in_another_context, pinned, twice
 from memory import HUGE_PAGE, PAGE, READ, Area, Contiguous, Scattered, dmabuf, heap
 from objects import (
     BUFFER_DMABUF,
@@ -42,99 +43,74 @@ def values(s):
 for device in DEVICES:
     cases.add(f"{device}: capabilities", lambda s: CompletionCounter.caps(s.context), device)
 for number, name, right in ((0, "number", 4), (1, "largest value", 8), (2, "operations", 4)):
-    cases.add(f"capabilities without the {name}", lambda s, n=number: CompletionCounter.caps(s.context, {n: None}))
-    for size in (0, 1, 3, 4, 5, 7, 8, 9, 16, 64):
-        cases.add(
-            f"capabilities with {size} bytes for the {name}",
-            lambda s, n=number, size=size: CompletionCounter.caps(s.context, {n: pointer_out(n, Buffer(size))}),
-        )
-    for accessible in (0, right - 1):
-        cases.add(
-            f"capabilities with {accessible} bytes that can be written for the {name}",
-            lambda s, n=number, r=right, a=accessible: CompletionCounter.caps(
-                s.context, {n: Attribute(n, r, Buffer(r, accessible=a).address)}
-            ),
-        )
+
+    def caps(s, attribute=None, number=number):
+        return CompletionCounter.caps(s.context, {number: attribute})
+
+    cases.add(f"capabilities without the {name}", caps)
+    cases.each(
+        f"capabilities with {{}} bytes for the {name}",
+        (0, 1, 3, 4, 5, 7, 8, 9, 16, 64),
+        lambda s, size, caps=caps, n=number: caps(s, pointer_out(n, Buffer(size))),
+    )
+    cases.each(
+        f"capabilities with {{}} bytes that can be written for the {name}",
+        (0, right - 1),
+        lambda s, accessible, caps=caps, n=number, r=right: caps(s, Attribute(n, r, Buffer(r, accessible=accessible).address)),
+    )
 cases.add("capabilities without a context", lambda s: CompletionCounter.caps(s.raw()))
 
 # Addresses of the values, in scattered pages, so that the addresses in commands are known.
 
 for device in DEVICES:
     cases.add(f"{device}: plain", lambda s: s.counter(), device)
-for offset in (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 24, 64, 2048, 4080, 4084, 4088, 4089, 4092, 4095, 4096):
-    cases.add(f"completions at {offset}", lambda s, o=offset: s.counter(s.area(Scattered, 2).address + o))
-    cases.add(f"errors at {offset}", lambda s, o=offset: s.counter(None, s.area(Scattered, 2).address + o))
-    cases.add(f"both at {offset}", lambda s, o=offset: s.counter(s.area(Scattered, 2).address + o, s.area(Scattered, 2).address + o))
-for length in (0, 1, 4, 7, 8, 9, 12, 15, 16, 64, 4095, 4096, 4097, 8192, HUGE_PAGE, 1 << 62, MAX):
-    cases.add(f"{length} bytes", lambda s, n=length: s.counter(s.area(Scattered, 4).address, length=n))
+OFFSETS = (*range(1, 10), 12, 16, 24, 64, 2048, 4080, 4084, 4088, 4089, 4092, 4095, 4096)
+cases.each("completions at {}", OFFSETS, lambda s, at: s.counter(s.area(Scattered, 2).address + at))
+cases.each("errors at {}", OFFSETS, lambda s, at: s.counter(None, s.area(Scattered, 2).address + at))
+cases.each("both at {}", OFFSETS, lambda s, at: s.counter(s.area(Scattered, 2).address + at, s.area(Scattered, 2).address + at))
+LENGTHS = (0, 1, 4, 7, 8, 9, 12, 15, 16, 64, 4095, 4096, 4097, 8192, HUGE_PAGE, 1 << 62, MAX)
+cases.each("{} bytes", LENGTHS, lambda s, length: s.counter(s.area(Scattered, 4).address, length=length))
+
+# Each value described by an attribute of its own.
+
+
+def described(s, number, address, length=8, *flags, kind=BUFFER_VA, fd=0):
+    return s.counter(replace={number: buffer_in(number, kind, fd, address, length, *flags)})
+
+
+def cut(s, number, size, more=b""):
+    """Creates a counter with SIZE bytes of the description of a value."""
+    whole = struct.pack("<IiIIQQ", BUFFER_VA, 0, 0, 0, s.page.address, 8) + more
+    return s.counter(replace={number: pointer_in(number, whole.ljust(size, b"\0")[:size])})
+
+
+ADDRESSES = (
+    ("address 0", lambda s: 0),
+    ("the kernel", lambda s: 0xFFFF_8000_0000_0000),
+    ("the end of the address space", lambda s: 0xFFFF_FFFF_FFFF_FFF8),
+    ("not canonical", lambda s: 1 << 60),
+    ("memory that can't be written", lambda s: s.area(Scattered, 1, READ).address),
+    ("memory that is gone", lambda s: gone(s)),
+    ("a page of a huge page", lambda s: s.area(Contiguous).address + PAGE),
+)
+IN_DMABUF = (0, 4, 8, 4088, 4092, 4096, 8184, 8192, MAX - 7)
 for number, name in ((COMP, "completions"), (ERR, "errors")):
-    for length in (0, 1, 7, 9, 16, 8192):
-        cases.add(
-            f"{length} bytes for {name} alone",
-            lambda s, n=number, length=length: s.counter(replace={n: buffer_in(n, BUFFER_VA, 0, s.page.address, length)}),
-        )
-    for what, address in (
-        ("address 0", 0),
-        ("the kernel", 0xFFFF_8000_0000_0000),
-        ("the end of the address space", 0xFFFF_FFFF_FFFF_FFF8),
-        ("not canonical", 1 << 60),
-    ):
-        cases.add(f"{name}: {what}", lambda s, n=number, a=address: s.counter(replace={n: buffer_in(n, BUFFER_VA, 0, a, 8)}))
-    cases.add(
-        f"{name}: memory that can't be written",
-        lambda s, n=number: s.counter(replace={n: buffer_in(n, BUFFER_VA, 0, s.area(Scattered, 1, READ).address, 8)}),
-    )
-    cases.add(
-        f"{name}: memory that is gone",
-        lambda s, n=number: s.counter(replace={n: buffer_in(n, BUFFER_VA, 0, gone(s), 8)}),
-    )
-    cases.add(f"{name}: nothing", lambda s, n=number: s.counter(replace={n: None}))
-    for kind in (2, 3, 0xFFFF_FFFF):
-        cases.add(
-            f"{name}: memory of kind {kind}",
-            lambda s, n=number, k=kind: s.counter(replace={n: buffer_in(n, k, 0, s.page.address, 8)}),
-        )
-    for flags in (1, 1 << 31):
-        cases.add(
-            f"{name}: flags {flags:#x}",
-            lambda s, n=number, f=flags: s.counter(replace={n: buffer_in(n, BUFFER_VA, 0, s.page.address, 8, f)}),
-        )
-        cases.add(
-            f"{name}: optional flags {flags:#x}",
-            lambda s, n=number, f=flags: s.counter(replace={n: buffer_in(n, BUFFER_VA, 0, s.page.address, 8, 0, f)}),
-        )
-    for size in (0, 1, 8, 16, 24, 31, 33, 40, 64):
 
-        def sized(s, n=number, size=size):
-            whole = struct.pack("<IiIIQQ", BUFFER_VA, 0, 0, 0, s.page.address, 8)
-            return s.counter(replace={n: pointer_in(n, whole.ljust(size, b"\0")[:size])})
+    def each(what, rows, function, number=number, name=name):
+        cases.each(what.replace("NAME", name), rows, lambda s, *values: function(s, number, *values))
 
-        cases.add(f"{name}: a description of {size} bytes", sized)
-    cases.add(
-        f"{name}: a description with more behind it",
-        lambda s, n=number: s.counter(
-            replace={n: pointer_in(n, struct.pack("<IiIIQQ", BUFFER_VA, 0, 0, 0, s.page.address, 8) + b"\1" * 8)}
-        ),
-    )
-    cases.add(f"{name}: a description that can't be read", lambda s, n=number: s.counter(replace={n: Attribute(n, 32, 8)}))
-    for fd in (-1, 0, 999):
-        cases.add(
-            f"{name}: file {fd} as a DMA buffer",
-            lambda s, n=number, fd=fd: s.counter(replace={n: buffer_in(n, BUFFER_DMABUF, fd, 0, 8)}),
-        )
-    for offset in (0, 4, 8, 4088, 4092, 4096, 8184, 8192, MAX - 7):
-        cases.add(
-            f"{name}: a DMA buffer at {offset}",
-            lambda s, n=number, o=offset: s.counter(replace={n: buffer_in(n, BUFFER_DMABUF, of_dmabuf(s, dmabuf([0, 1], 2)), o, 8)}),
-        )
-    cases.add(
-        f"{name}: a DMA buffer of the heap",
-        lambda s, n=number: s.counter(replace={n: buffer_in(n, BUFFER_DMABUF, of_dmabuf(s, heap(PAGE)), 0, 8)}),
-    )
-    cases.add(
-        f"{name}: a page of a huge page",
-        lambda s, n=number: s.counter(replace={n: buffer_in(n, BUFFER_VA, 0, s.area(Contiguous).address + PAGE, 8)}),
-    )
+    each("{} bytes for NAME alone", (0, 1, 7, 9, 16, 8192), lambda s, n, length: described(s, n, s.page.address, length))
+    each("NAME: {}", ADDRESSES, lambda s, n, _, address: described(s, n, address(s)))
+    each("NAME: nothing", ONCE, lambda s, n: s.counter(replace={n: None}))
+    each("NAME: memory of kind {}", (2, 3, 0xFFFF_FFFF), lambda s, n, kind: described(s, n, s.page.address, kind=kind))
+    each("NAME: flags {:#x}", (1, 1 << 31), lambda s, n, flags: described(s, n, s.page.address, 8, flags))
+    each("NAME: optional flags {:#x}", (1, 1 << 31), lambda s, n, flags: described(s, n, s.page.address, 8, 0, flags))
+    each("NAME: a description of {} bytes", (0, 1, 8, 16, 24, 31, 33, 40, 64), cut)
+    each("NAME: a description with more behind it", ONCE, lambda s, n: cut(s, n, 40, b"\1" * 8))
+    each("NAME: a description that can't be read", ONCE, lambda s, n: s.counter(replace={n: Attribute(n, 32, 8)}))
+    each("NAME: file {} as a DMA buffer", (-1, 0, 999), lambda s, n, fd: described(s, n, 0, kind=BUFFER_DMABUF, fd=fd))
+    each("NAME: a DMA buffer at {}", IN_DMABUF, lambda s, n, at: in_dmabuf(s, n, dmabuf([0, 1], 2), at))
+    each("NAME: a DMA buffer of the heap", ONCE, lambda s, n: in_dmabuf(s, n, heap(PAGE), 0))
 
 
 def gone(s):
@@ -143,9 +119,9 @@ def gone(s):
     return area.address
 
 
-def of_dmabuf(s, fd):
+def in_dmabuf(s, number, fd, offset):
     s.stack.callback(os.close, fd)
-    return fd
+    return described(s, number, offset, kind=BUFFER_DMABUF, fd=fd)
 
 
 cases.add("one place for both", lambda s: s.counter(s.page.address, s.page.address))
@@ -153,9 +129,7 @@ cases.add("one place for two counters", lambda s: (s.counter(), s.counter()))
 cases.add("overlapping", lambda s: s.counter(s.page.address, s.page.address + 4))
 
 
-@cases.case("memory of a region")
-def of_region(s):
-    return s.mr(), s.counter()
+cases.add("memory of a region", lambda s: (s.mr(), s.counter()))
 
 
 @cases.case("its memory is unmapped")
@@ -166,14 +140,10 @@ def unmapped(s):
     return counter, attempt(counter.modify, 5), attempt(counter.destroy)
 
 
-@cases.case("more than the device has", "few-counters")
-def limit(s):
-    return [attempt(s.counter) for _ in range(5)]
-
-
-@cases.case("a number of counters that leaves one half", "odd-counters")
-def half(s):
-    return CompletionCounter.caps(s.context), [attempt(s.counter) for _ in range(3)]
+cases.add("more than the device has", lambda s: attempts(*[s.counter] * 5), "few-counters")
+cases.add(
+    "a number of counters that leaves one half", lambda s: (CompletionCounter.caps(s.context), attempts(*[s.counter] * 3)), "odd-counters"
+)
 
 
 @cases.case("many")
@@ -186,30 +156,28 @@ def many(s):
 
 @cases.case("with an unknown attribute")
 def unknown(s):
-    return attempt(s.counter, attributes=[Attribute(0x1002, 8, 0)]), attempt(
-        s.counter, attributes=[Attribute(0x1002, 8, 0, mandatory=False)]
-    )
+    return [attempt(s.counter, attributes=[Attribute(0x1002, 8, 0, mandatory=mandatory)]) for mandatory in (True, False)]
 
 
 # Values.
 
-for entry in (0, 1, 2, 0xFFFF_FFFF, MAX):
-    for op in (0, 1, 2, MAX):
 
-        def modified(s, entry=entry, op=op):
-            counter = s.counter()
-            return attempt(counter.modify, 77, entry, op), values(s)
+def modified(s, value, entry=0, op=0, before=None):
+    """Modifies a new counter; returns the result, and both values."""
+    counter = s.counter()
+    if before is not None:
+        counter.modify(before)
+    return attempt(counter.modify, value, entry, op), values(s)
 
-        cases.add(f"entry {entry:#x} by operation {op:#x}", modified)
-for value in (0, 1, 0xFFFF_FFFF, 1 << 32, (1 << 48) - 1, 1 << 48, (1 << 63) - 1, 1 << 63, MAX - 1, MAX):
-    for op, name in ((0, "set to"), (1, "added")):
 
-        def one(s, op=op, value=value):
-            counter = s.counter()
-            counter.modify(3)
-            return attempt(counter.modify, value, 0, op), values(s)
-
-        cases.add(f"{name} {value:#x}", one)
+cases.each(
+    "entry {:#x} by operation {:#x}",
+    itertools.product((0, 1, 2, 0xFFFF_FFFF, MAX), (0, 1, 2, MAX)),
+    lambda s, entry, op: modified(s, 77, entry, op),
+)
+VALUES = (0, 1, 0xFFFF_FFFF, 1 << 32, (1 << 48) - 1, 1 << 48, (1 << 63) - 1, 1 << 63, MAX - 1, MAX)
+cases.each("set to {:#x}", VALUES, lambda s, value: modified(s, value, op=objects.COMP_CNTR_SET, before=3))
+cases.each("added {:#x}", VALUES, lambda s, value: modified(s, value, op=objects.COMP_CNTR_INC, before=3))
 
 
 @cases.case("wraps around")
@@ -222,41 +190,31 @@ def wraps(s):
     return before, values(s)
 
 
-for number, name in ((0, "handle"), (1, "entry"), (2, "operation"), (3, "value")):
-    cases.add(f"modify without the {name}", lambda s, n=number: s.counter().modify(1, replace={n: None}))
-    for size in (1, 4, 7, 16):
-        if number:
-            cases.add(
-                f"modify with a {name} of {size} bytes",
-                lambda s, n=number, size=size: s.counter().modify(1, replace={n: pointer_in(n, bytes(size))}),
-            )
-for handle in (0, 77, 0xFFFF_FFFF):
-    cases.add(f"modify counter {handle:#x}", lambda s, h=handle: s.counter().modify(1, replace={0: object_handle(0, h)}))
-cases.add("modify something else", lambda s: s.counter().modify(1, replace={0: object_handle(0, s.a_cq.handle)}))
-for entry in (0, 1, 2):
-    cases.add(f"read entry {entry}", lambda s, entry=entry: s.counter().read(entry))
+def modify(s, number, attribute):
+    return s.counter().modify(1, replace={number: attribute})
 
+
+FIELDS = (("handle", 0), ("entry", 1), ("operation", 2), ("value", 3))
+cases.each("modify without the {}", FIELDS, lambda s, _, number: modify(s, number, None))
+for name, number in FIELDS[1:]:
+    cases.each(f"modify with a {name} of {{}} bytes", (1, 4, 7, 16), lambda s, size, n=number: modify(s, n, pointer_in(n, bytes(size))))
+HANDLES = (0, 77, 0xFFFF_FFFF)
+cases.each("modify counter {:#x}", HANDLES, lambda s, handle: modify(s, 0, object_handle(0, handle)))
+cases.add("modify something else", lambda s: s.counter().modify(1, replace={0: object_handle(0, s.a_cq.handle)}))
+cases.each("read entry {}", (0, 1, 2), lambda s, entry: s.counter().read(entry))
 
 # Attachment to queue pairs: the operations to count.
 
-for ops in (*range(64), 64, 65, 1 << 31, 0xFFFF_FFFF):
-    cases.add(f"attach {ops:#x}", lambda s, ops=ops: s.counter().attach(s.a_qp, ops))
+cases.each("attach {:#x}", (*range(66), 1 << 31, 0xFFFF_FFFF), lambda s, ops: s.counter().attach(s.a_qp, ops))
 for kind, name in ((objects.QPT_UD, "UD"), (objects.QPT_DRIVER, "SRD")):
-    for ops in (1, 2, 4, 8, 16, 32, 63):
-        cases.add(f"attach {ops:#x} of {name}", lambda s, k=kind, ops=ops: s.counter().attach(s.qp(qp_type=k), ops))
-for first in (1, 3, 63):
-    for second in (1, 2, 4, 63):
-
-        def twice(s, first=first, second=second):
-            counter = s.counter()
-            return attempt(counter.attach, s.a_qp, first), attempt(counter.attach, s.a_qp, second)
-
-        cases.add(f"attach {first:#x} and {second:#x} to one counter", twice)
-
-        def two(s, first=first, second=second):
-            return attempt(s.counter().attach, s.a_qp, first), attempt(s.counter().attach, s.a_qp, second)
-
-        cases.add(f"attach {first:#x} and {second:#x} to two counters", two)
+    cases.each(f"attach {{:#x}} of {name}", (1, 2, 4, 8, 16, 32, 63), lambda s, ops, kind=kind: s.counter().attach(s.qp(qp_type=kind), ops))
+PAIRS = list(itertools.product((1, 3, 63), (1, 2, 4, 63)))
+cases.each(
+    "attach {:#x} and {:#x} to one counter",
+    PAIRS,
+    lambda s, *both: (counter := s.counter()) and [attempt(counter.attach, s.a_qp, ops) for ops in both],
+)
+cases.each("attach {:#x} and {:#x} to two counters", PAIRS, lambda s, *both: [attempt(s.counter().attach, s.a_qp, ops) for ops in both])
 
 # Attribute mask and state of each transition of a queue pair. PATHS has the transitions to each state.
 STEPS = {
@@ -274,17 +232,18 @@ PATHS = {
     QPS_SQD: (QPS_INIT, QPS_RTR, QPS_RTS, QPS_SQD),
     QPS_ERR: (QPS_INIT, QPS_ERR),
 }
-for state, path in PATHS.items():
 
-    def in_state(s, path=path):
-        pair = s.qp()
-        s.shows_commands = None
-        for step in path:
-            pair.modify(*STEPS[step])
-        s.shows_commands = True
-        return attempt(s.counter().attach, pair, 63)
 
-    cases.add(f"attach to a queue pair in state {state}", in_state)
+def attach_in_state(s, state, path):
+    pair = s.qp()
+    s.shows_commands = None
+    for step in path:
+        pair.modify(*STEPS[step])
+    s.shows_commands = True
+    return attempt(s.counter().attach, pair, 63)
+
+
+cases.each("attach to a queue pair in state {}", PATHS.items(), attach_in_state)
 
 
 @cases.case("of several queue pairs")
@@ -302,16 +261,19 @@ def again(s):
     return attempt(counter.attach, s.qp(), 63)
 
 
-for number, name in ((0, "queue pair"), (1, "counter"), (2, "operations")):
-    cases.add(f"attach without the {name}", lambda s, n=number: s.counter().attach(s.a_qp, 1, {n: None}))
-for handle in (0, 77, 0xFFFF_FFFF):
-    cases.add(f"attach to queue pair {handle:#x}", lambda s, h=handle: s.counter().attach(s.a_qp, 1, {0: object_handle(0, h)}))
-    cases.add(f"attach counter {handle:#x}", lambda s, h=handle: s.counter().attach(s.a_qp, 1, {1: object_handle(1, h)}))
-for size in (0, 1, 3, 7, 8, 16):
-    cases.add(
-        f"attach with operations of {size} bytes",
-        lambda s, size=size: s.counter().attach(s.a_qp, 1, {2: pointer_in(2, b"\1".ljust(size, b"\0")[:size])}),
-    )
+def attach(s, number, attribute):
+    return s.counter().attach(s.a_qp, 1, {number: attribute})
+
+
+ATTACHED = (("queue pair", 0), ("counter", 1))
+cases.each("attach without the {}", (*ATTACHED, ("operations", 2)), lambda s, _, number: attach(s, number, None))
+cases.each("attach to queue pair {:#x}", HANDLES, lambda s, handle: attach(s, 0, object_handle(0, handle)))
+cases.each("attach counter {:#x}", HANDLES, lambda s, handle: attach(s, 1, object_handle(1, handle)))
+cases.each(
+    "attach with operations of {} bytes",
+    (0, 1, 3, 7, 8, 16),
+    lambda s, size: attach(s, 2, pointer_in(2, b"\1".ljust(size, b"\0")[:size])),
+)
 cases.add("attach to another kind of object", lambda s: s.counter().attach(s.a_qp, 1, {0: object_handle(0, s.a_cq.handle)}))
 cases.add("attach another kind of object", lambda s: s.counter().attach(s.a_qp, 1, {1: object_handle(1, s.a_cq.handle)}))
 cases.add("attach to a queue pair of another context", lambda s: s.counter(context=s.open()).attach(s.a_qp, 1))
@@ -327,16 +289,7 @@ def half_attached(s):
 # Destruction.
 
 
-@cases.case("destroy")
-def destroy(s):
-    counter = s.counter()
-    return attempt(counter.destroy), attempt(counter.destroy)
-
-
-def pinned():
-    """Returns the size of this process's pinned memory in KiB."""
-    with open("/proc/self/status") as file:
-        return next(int(line.split()[1]) for line in file if line.startswith("VmPin"))
+cases.add("destroy", lambda s: twice(s.counter().destroy))
 
 
 @cases.case("the device does not destroy it", "broken")
@@ -353,14 +306,10 @@ def counting(s):
     counter = s.counter()
     pair = s.qp()
     counter.attach(pair, 1)
-    return attempt(counter.destroy), attempt(pair.destroy), attempt(counter.destroy)
+    return attempts(counter.destroy, pair.destroy, counter.destroy)
 
 
-@cases.case("destroy of another context's")
-def destroy_other(s):
-    counter = s.counter()
-    counter.context = s.open()
-    return attempt(counter.destroy)
+cases.add("destroy of another context's", lambda s: in_another_context(s, s.counter(), "destroy"))
 
 
 @cases.case("a context closes with counters that count")

@@ -8,7 +8,7 @@ import resource
 import struct
 
 import objects
-from harness import INPUTS, Cases, as_another_user, attempt, attempts, in_another_context, twice, until_refused
+from harness import INPUTS, ONCE, Cases, as_another_user, attempt, attempts, in_another_context, twice, until_refused
 from memory import EXEC, HUGE_PAGE, PAGE, READ, WRITE, Area, Contiguous, Irregular, Mapped, Scattered, dmabuf, heap, scattered_dmabuf
 from objects import IoctlMemoryRegion, object_handle
 from uverbs import UHW_IN, Attribute, Buffer, pointer_in, pointer_out
@@ -202,7 +202,7 @@ PDS = (
     ("of another context", lambda s: {"context": s.open(), "pd": s.pd}),
 )
 both("protection domain {}", PDS, lambda s, kind, _, options: s.mr(kind=kind, **options(s)))
-both("another kind of object as a protection domain", [()], lambda s, kind: s.mr(pd=s.a_cq.handle, kind=kind))
+both("another kind of object as a protection domain", ONCE, lambda s, kind: s.mr(pd=s.a_cq.handle, kind=kind))
 
 
 def gone_pd(s):

@@ -11,7 +11,7 @@ import threading
 import time
 
 import objects
-from harness import Cases, Worker, attempt, ends, ensure, fork
+from harness import Cases, Worker, attempt, ends, ensure, fork, pinned
 from memory import PAGE
 
 cases = Cases("process")
@@ -216,26 +216,21 @@ def closed_meanwhile(s):
 
 
 @cases.case("pinned memory is the process's")
-def pinned(s):
-    """Reads VmPin of /proc/self/status while memory is registered, and afterwards."""
+def pinned_memory(s):
+    """Reads the size while memory is registered, and afterwards."""
     no_commands(s)
-
-    def kilobytes():
-        with open("/proc/self/status") as file:
-            return next(int(line.split()[1]) for line in file if line.startswith("VmPin"))
-
     memory = s.pages(64)
     ensure(s.pd)
-    before = kilobytes()
+    before = pinned()
     region = s.mr(memory.address, 64 * PAGE)
-    registered = kilobytes() - before
+    registered = pinned() - before
     cq = s.cq(buffer=(objects.BUFFER_VA, 0, s.page.address, PAGE))
-    with_cq = kilobytes() - before
+    with_cq = pinned() - before
     region.dereg()
-    without_region = kilobytes() - before
+    without_region = pinned() - before
     cq.destroy()
     refused = attempt(s.mr, memory.address, 64 * PAGE, access=8)
-    return registered, with_cq, without_region, refused, kilobytes() - before
+    return registered, with_cq, without_region, refused, pinned() - before
 
 
 @cases.case("a signal in the middle")

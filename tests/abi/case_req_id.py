@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """64-bit request ids, requested for completion queues and queue pairs in all combinations."""
 
+import itertools
+
 from harness import Cases
 from objects import (
     CQ_WITH_COMPLETION_CHANNEL,
@@ -15,32 +17,30 @@ from objects import (
 cases = Cases("req_id", "efa4")
 LONG = CQ_WITH_SQ_COMP_64_BIT_REQ_ID
 
-for flags in range(16):
-    cases.add(f"completion queue with flags {flags:#x}", lambda s, flags=flags: s.cq(flags=flags))
-for size in (16, 32):
-    for more in (0, CQ_WITH_COMPLETION_CHANNEL, CQ_WITH_SGID):
-        cases.add(
-            f"completion queue with flags {LONG | more:#x} and entries of {size} bytes",
-            lambda s, size=size, more=more: s.cq(flags=LONG | more, cq_entry_size=size),
-        )
-for flags in range(8):
-    for send in (0, LONG):
-        for recv in (0, LONG):
-            cases.add(
-                f"queue pair with flags {flags:#x}, {'long' if send else 'short'} send and {'long' if recv else 'short'} receive ids",
-                lambda s, flags=flags, send=send, recv=recv: s.qp(
-                    send_cq=s.cq(flags=send).handle, recv_cq=s.cq(flags=recv).handle, flags=flags
-                ),
-            )
+cases.each("completion queue with flags {:#x}", range(16), lambda s, flags: s.cq(flags=flags))
+cases.each(
+    "completion queue with flags {:#x} and entries of {} bytes",
+    itertools.product((LONG, LONG | CQ_WITH_COMPLETION_CHANNEL, LONG | CQ_WITH_SGID), (16, 32)),
+    lambda s, flags, size: s.cq(flags=flags, cq_entry_size=size),
+)
+KINDS = {"short": 0, "long": LONG}
+cases.each(
+    "queue pair with flags {:#x}, {} send and {} receive ids",
+    itertools.product(range(8), KINDS, KINDS),
+    lambda s, flags, send, recv: s.qp(send_cq=s.cq(flags=KINDS[send]).handle, recv_cq=s.cq(flags=KINDS[recv]).handle, flags=flags),
+)
 for kind, name in ((QPT_DRIVER, "SRD"), (QPT_UD, "UD")):
-    for flags in (QP_WITH_SQ_64_BIT_REQ_ID, QP_WITH_SQ_64_BIT_REQ_ID | QP_WITH_UNSOLICITED_WRITE_RECV):
-        for depth, size in ((0, 0), (16, 1024), (16, 2048)):
-            cases.add(
-                f"{name} with flags {flags:#x}, {depth} requests in {size} bytes",
-                lambda s, kind=kind, flags=flags, depth=depth, size=size: s.qp(
-                    send_cq=s.cq(flags=LONG).handle, flags=flags, qp_type=kind, max_send_wr=depth, sq_ring_size=size
-                ),
-            )
+    cases.each(
+        name + " with flags {:#x}, {} requests in {} bytes",
+        [
+            (flags, depth, size)
+            for flags in (QP_WITH_SQ_64_BIT_REQ_ID, QP_WITH_SQ_64_BIT_REQ_ID | QP_WITH_UNSOLICITED_WRITE_RECV)
+            for depth, size in ((0, 0), (16, 1024), (16, 2048))
+        ],
+        lambda s, flags, depth, size, kind=kind: s.qp(
+            send_cq=s.cq(flags=LONG).handle, flags=flags, qp_type=kind, max_send_wr=depth, sq_ring_size=size
+        ),
+    )
 for device in ("efa3", "efa0"):
     cases.add(f"{device}: queue pair", lambda s: s.qp(flags=QP_WITH_SQ_64_BIT_REQ_ID), device)
     cases.add(f"{device}: queue pair, and all else", lambda s: s.qp(flags=3), device)

@@ -44,6 +44,9 @@ BYTES = " (bytes)"
 # Input for the driver of verbs that have none: rows of name and bytes.
 INPUTS = (("zeros", bytes(8)), ("a bit", b"\1" + bytes(7)), ("a late bit", bytes(63) + b"\x80"), ("64 zeros", bytes(64)))
 
+# Rows of a single case that has no value.
+ONCE = ((),)
+
 # Kernel messages of serious problems.
 TROUBLE = re.compile("BUG|WARNING|Oops|INFO")
 
@@ -304,6 +307,12 @@ def in_another_context(s, thing, *names):
 def until_refused(make, count):
     """Creates a number of objects, more than the device has; returns the results, without the contents of the objects."""
     return attempts(*[lambda: make() and None] * count)
+
+
+def pinned():
+    """Returns the size of this process's pinned memory in KiB."""
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmPin"))
 
 
 # Child processes of the case that have not been waited for.
