@@ -9,7 +9,7 @@ import struct
 import objects
 from harness import Cases, as_another_user, attempt, ensure
 from memory import PAGE, READ, WRITE, Area, libc
-from uverbs import DRIVER_EFA, IOCTL, Buffer, pointer_in
+from uverbs import DRIVER_EFA, IOCTL, Attribute, Buffer, pointer_in
 
 cases = Cases("write")
 ROOM = 512
@@ -33,14 +33,10 @@ def plain(s, number, body, in_words=None, out_words=ROOM // 4, response=None):
 
 # Each command number, with bodies of zeros that are empty, short and long.
 
-for number in range(0, 51):
-    cases.add(f"command {number}", lambda s, number=number: [plain(s, number, bytes(size)) for size in (0, 8, 64, 256)])
-    cases.add(
-        f"command {number} without room",
-        lambda s, number=number: [plain(s, number, bytes(256), out_words=words) for words in (0, 1)],
-    )
-for number in (51, 58, 64, 127, 128, 254, 255, 256, 0xFFFF, 0x0100_0003, 0x4000_0003, 0x7FFF_FFFF):
-    cases.add(f"command {number:#x}", lambda s, number=number: plain(s, number, bytes(64)))
+cases.each("command {}", range(51), lambda s, number: [plain(s, number, bytes(size)) for size in (0, 8, 64, 256)])
+cases.each("command {} without room", range(51), lambda s, number: [plain(s, number, bytes(256), out_words=words) for words in (0, 1)])
+NUMBERS = (51, 58, 64, 127, 128, 254, 255, 256, 0xFFFF, 0x0100_0003, 0x4000_0003, 0x7FFF_FFFF)
+cases.each("command {:#x}", NUMBERS, lambda s, number: plain(s, number, bytes(64)))
 
 
 def extended(s, number, core=64, out=ROOM // 8, driver=0, driver_out=0, response=None, reserved=0, in_words=None):
@@ -51,11 +47,10 @@ def extended(s, number, core=64, out=ROOM // 8, driver=0, driver_out=0, response
     return attempt(lambda: write(s, head + bytes(core + driver)) and None)
 
 
-for number in (*range(0, 3), 9, 18, 24, 26, *range(49, 62), 255, 256, 0x0100_0001, 0x4000_0001):
-    cases.add(f"extended command {number:#x}", lambda s, number=number: [extended(s, number, size) for size in (0, 8, 64, 192)])
-    cases.add(f"extended command {number:#x} without room", lambda s, number=number: [extended(s, number, 192, out=out) for out in (0, 1)])
-QUERY = 1
-for name, options in (
+NUMBERS = (*range(3), 9, 18, 24, 26, *range(49, 62), 255, 256, 0x0100_0001, 0x4000_0001)
+cases.each("extended command {:#x}", NUMBERS, lambda s, number: [extended(s, number, size) for size in (0, 8, 64, 192)])
+cases.each("extended command {:#x} without room", NUMBERS, lambda s, number: [extended(s, number, 192, out=out) for out in (0, 1)])
+QUERIES = (
     ("no response, room for one", {"response": 0}),
     ("no response, room for the driver's", {"response": 0, "out": 0, "driver_out": 8}),
     ("a response without room", {"out": 0}),
@@ -66,21 +61,19 @@ for name, options in (
     ("more words than bytes", {"in_words": 9}),
     ("fewer words than bytes", {"in_words": 7}),
     ("more words of the driver than bytes", {"in_words": 8, "driver": 8}),
-):
-    cases.add(f"extended query: {name}", lambda s, options=options: extended(s, QUERY, **options))
+)
+cases.each("extended query: {}", QUERIES, lambda s, _, options: extended(s, 1, **options))
 
 # The header.
 
 PD = struct.pack("<IHH", 3, 4, 3)
-for size in range(0, 16):
-    cases.add(f"{size} bytes", lambda s, size=size: write(s, (PD + bytes(8))[:size]))
-for words in (0, 1, 2, 3, 5, 0xFFFF):
-    cases.add(f"ALLOC_PD of {words} words", lambda s, words=words: plain(s, 3, b"", in_words=words))
-for words in (0, 1, 2, 3, 0xFFFF):
-    cases.add(f"ALLOC_PD with room for {words} words", lambda s, words=words: plain(s, 3, b"", out_words=words))
-for name, response in (("0", 0), ("4096", 4096), ("the kernel", 0xFFFF_8000_0000_0000), ("the last byte", (1 << 64) - 1)):
-    cases.add(f"ALLOC_PD with a response at {name}", lambda s, response=response: plain(s, 3, b"", response=response))
-    cases.add(f"ALLOC_PD with a short response at {name}", lambda s, response=response: plain(s, 3, b"", response=response, out_words=1))
+WORDS = (0, 1, 2, 3, 0xFFFF)
+RESPONSES = (("0", 0), ("4096", 4096), ("the kernel", 0xFFFF_8000_0000_0000), ("the last byte", (1 << 64) - 1))
+cases.each("{} bytes", range(16), lambda s, size: write(s, (PD + bytes(8))[:size]))
+cases.each("ALLOC_PD of {} words", (*WORDS, 5), lambda s, words: plain(s, 3, b"", in_words=words))
+cases.each("ALLOC_PD with room for {} words", WORDS, lambda s, words: plain(s, 3, b"", out_words=words))
+cases.each("ALLOC_PD with a response at {}", RESPONSES, lambda s, _, response: plain(s, 3, b"", response=response))
+cases.each("ALLOC_PD with a short response at {}", RESPONSES, lambda s, _, response: plain(s, 3, b"", response=response, out_words=1))
 
 
 def from_memory(s, address, length):
@@ -88,28 +81,31 @@ def from_memory(s, address, length):
         raise OSError(ctypes.get_errno(), "write")
 
 
-for name, address in (("0", 0), ("4096", 4096), ("the kernel", 0xFFFF_8000_0000_0000)):
-    cases.add(f"a command at {name}", lambda s, address=address: from_memory(s, address, 16))
+cases.each("a command at {}", RESPONSES[:3], lambda s, _, address: from_memory(s, address, 16))
 
 
 def cut(s, number, body, readable):
     """Sends a command of which only the first bytes are readable."""
     buffer = Buffer(ROOM)
     data = struct.pack("<IHHQ", number, (16 + len(body)) // 4, ROOM // 4, buffer.address) + body
+    return from_memory(s, at_the_end(s, data[:readable]), len(data))
+
+
+def at_the_end(s, data):
+    """Returns the address of a copy of the bytes, behind which no memory is accessible."""
     area = s.area(Area, 2 * PAGE, prot=READ | WRITE)
-    start = area.address + PAGE - readable
-    ctypes.memmove(start, data[:readable], readable)
+    start = area.address + PAGE - len(data)
+    ctypes.memmove(start, data, len(data))
     libc.mprotect(ctypes.c_void_p(area.address + PAGE), ctypes.c_size_t(PAGE), 0)
-    return from_memory(s, start, len(data))
+    return start
 
 
-COMMANDS = {"ALLOC_PD": (3, bytes(8)), "CREATE_QP": (24, bytes(80)), "CREATE_AH": (5, bytes(56)), "REG_MR": (9, bytes(48))}
-for name, (number, body) in COMMANDS.items():
-    for readable in sorted({0, 4, 8, 12, 16, len(body) + 8, len(body) + 15}):
-        cases.add(
-            f"{name} of which {readable} bytes are there",
-            lambda s, number=number, body=body, readable=readable: cut(s, number, body, readable),
-        )
+for name, number, size in (("ALLOC_PD", 3, 8), ("CREATE_QP", 24, 80), ("CREATE_AH", 5, 56), ("REG_MR", 9, 48)):
+    cases.each(
+        name + " of which {} bytes are there",
+        sorted({0, 4, 8, 12, 16, size + 8, size + 15}),
+        lambda s, readable, number=number, size=size: cut(s, number, bytes(size), readable),
+    )
 cases.add("by writev", lambda s: os.writev(s.context.fd, [PD, struct.pack("<Q", Buffer(ROOM).address)]))
 cases.add("by pwrite", lambda s: os.pwrite(s.context.fd, PD + bytes(8), 0))
 cases.add("two commands at once", lambda s: write(s, (PD + bytes(8)) * 2))
@@ -130,29 +126,23 @@ def ioctl(s, object_id, method, attributes=(), driver=DRIVER_EFA, length=None, c
 # All methods of all objects, without attributes: whether the method exists, and whether it requires attributes.
 
 METHODS = (*range(10), *(0x1000 + number for number in range(3)), 0x2000, 0xFFFF)
-for object_id in (*range(21), 0x1000, 0x1001, 0x2000, 0xFFFF):
+OBJECTS = (*range(21), 0x1000, 0x1001, 0x2000, 0xFFFF)
 
-    def methods(s, object_id=object_id):
-        return [attempt(ioctl, s, object_id, method, context=s.raw()) for method in METHODS]
 
-    cases.add(f"all methods of object {object_id:#x}", methods)
-    cases.add(
-        f"all methods of object {object_id:#x} with a context",
-        lambda s, object_id=object_id: [attempt(ioctl, s, object_id, method) for method in METHODS],
-    )
-for driver in (0, 1, 16, 18, 0xFFFF_FFFF):
-    cases.add(f"driver {driver:#x}", lambda s, driver=driver: ioctl(s, 0, 4, driver=driver))
-for reserved in ((1, 0), (1 << 63, 0), (0, 1), (0, 1 << 31)):
-    cases.add(f"reserved {reserved[0]:#x} {reserved[1]:#x}", lambda s, reserved=reserved: ioctl(s, 0, 4, reserved=reserved))
-for length in (0, 8, 23, 24, 25, 40, 4096, 0xFFFF):
-    cases.add(f"length {length}", lambda s, length=length: ioctl(s, 0, 4, length=length))
-for count in (1, 2, 254, 255, 4095, 0xFFFF):
-    cases.add(f"{count} attributes", lambda s, count=count: ioctl(s, 0, 4, count=count, length=24 + 16 * count & 0xFFFF))
-cases.add("many unknown attributes", lambda s: ioctl(s, 0, 4, [objects.uverbs.Attribute(99, 0, 0, mandatory=False)] * 200))
-cases.add(
-    "a mandatory one last",
-    lambda s: ioctl(s, 0, 4, [*[objects.uverbs.Attribute(99, 0, 0, mandatory=False)] * 20, objects.uverbs.Attribute(98, 0, 0)]),
-)
+def methods(s, object_id, context=None):
+    return [attempt(ioctl, s, object_id, method, context=context and context()) for method in METHODS]
+
+
+cases.each("all methods of object {:#x}", OBJECTS, lambda s, object_id: methods(s, object_id, s.raw))
+cases.each("all methods of object {:#x} with a context", OBJECTS, methods)
+cases.each("driver {:#x}", (0, 1, 16, 18, 0xFFFF_FFFF), lambda s, driver: ioctl(s, 0, 4, driver=driver))
+cases.each("reserved {:#x} {:#x}", ((1, 0), (1 << 63, 0), (0, 1), (0, 1 << 31)), lambda s, *reserved: ioctl(s, 0, 4, reserved=reserved))
+cases.each("length {}", (0, 8, 23, 24, 25, 40, 4096, 0xFFFF), lambda s, length: ioctl(s, 0, 4, length=length))
+COUNTS = (1, 2, 254, 255, 4095, 0xFFFF)
+cases.each("{} attributes", COUNTS, lambda s, count: ioctl(s, 0, 4, count=count, length=24 + 16 * count & 0xFFFF))
+OPTIONAL = Attribute(99, 0, 0, mandatory=False)
+cases.add("many unknown attributes", lambda s: ioctl(s, 0, 4, [OPTIONAL] * 200))
+cases.add("a mandatory one last", lambda s: ioctl(s, 0, 4, [*[OPTIONAL] * 20, Attribute(98, 0, 0)]))
 
 
 def flags(s, value):
@@ -161,35 +151,33 @@ def flags(s, value):
     return ioctl(s, 0, 7, (attribute,))
 
 
-for value in (0, 2, 3, 0x8000, 0xFFFF):
-    cases.add(f"attribute flags {value:#x}", lambda s, value=value: flags(s, value))
-for number in (0, 1, 0xC018_1B02, 0xC018_1B00, 0x4018_1B01, 0xC020_1B01, 0x5401):
-    cases.add(f"request {number:#x}", lambda s, number=number: fcntl.ioctl(s.context.fd, number, bytearray(64)) and None)
-for name, address in (("0", 0), ("4096", 4096), ("the kernel", 0xFFFF_8000_0000_0000)):
+cases.each("attribute flags {:#x}", (0, 2, 3, 0x8000, 0xFFFF), flags)
+cases.each(
+    "request {:#x}",
+    (0, 1, 0xC018_1B02, 0xC018_1B00, 0x4018_1B01, 0xC020_1B01, 0x5401),
+    lambda s, number: fcntl.ioctl(s.context.fd, number, bytearray(64)) and None,
+)
 
-    def at(s, address=address):
-        if libc.ioctl(s.context.fd, ctypes.c_ulong(IOCTL), ctypes.c_void_p(address)) < 0:
-            raise OSError(ctypes.get_errno(), "ioctl")
 
-    cases.add(f"a request at {name}", at)
+def ioctl_at(s, address):
+    if libc.ioctl(s.context.fd, ctypes.c_ulong(IOCTL), ctypes.c_void_p(address)) < 0:
+        raise OSError(ctypes.get_errno(), "ioctl")
+
+
+cases.each("a request at {}", RESPONSES[:3], lambda s, _, address: ioctl_at(s, address))
 
 
 def cut_ioctl(s, readable, writable=True):
     """Sends a request of which only the first bytes are readable, or which is not writable."""
     data = struct.pack("<HHHHQII", 40, objects.OBJECT_MR, objects.METHOD_MR_DESTROY, 1, 0, DRIVER_EFA, 0)
     data += objects.object_handle(0, 77).pack()
-    area = s.area(Area, 2 * PAGE, prot=READ | WRITE)
-    start = area.address + PAGE - readable
-    ctypes.memmove(start, data[:readable], readable)
-    libc.mprotect(ctypes.c_void_p(area.address + PAGE), ctypes.c_size_t(PAGE), 0)
+    start = at_the_end(s, data[:readable])
     if not writable:
-        libc.mprotect(ctypes.c_void_p(area.address), ctypes.c_size_t(PAGE), READ)
-    if libc.ioctl(s.context.fd, ctypes.c_ulong(IOCTL), ctypes.c_void_p(start)) < 0:
-        raise OSError(ctypes.get_errno(), "ioctl")
+        libc.mprotect(ctypes.c_void_p(start & -PAGE), ctypes.c_size_t(PAGE), READ)
+    ioctl_at(s, start)
 
 
-for readable in (0, 1, 23, 24, 32, 39, 40):
-    cases.add(f"a request of which {readable} bytes are there", lambda s, readable=readable: cut_ioctl(s, readable))
+cases.each("a request of which {} bytes are there", (0, 1, 23, 24, 32, 39, 40), cut_ioctl)
 cases.add("a request that can't be written", lambda s: cut_ioctl(s, 40, writable=False))
 
 
@@ -202,8 +190,7 @@ def created_unwritable(s, make):
         area = s.area(Area, PAGE, prot=READ | WRITE)
         ctypes.memmove(area.address, data, len(data))
         libc.mprotect(ctypes.c_void_p(area.address), ctypes.c_size_t(PAGE), READ)
-        if libc.ioctl(s.context.fd, ctypes.c_ulong(IOCTL), ctypes.c_void_p(area.address)) < 0:
-            raise OSError(ctypes.get_errno(), "ioctl")
+        ioctl_at(s, area.address)
         return {0: 0}
 
     ensure(s.context, s.pd, s.a_cq)
@@ -230,9 +217,7 @@ def read_only(s):
     return attempt(os.write, fd, PD + bytes(8)), attempt(fcntl.ioctl, fd, IOCTL, bytearray(64))
 
 
-@cases.case("lseek")
-def lseek(s):
-    return os.lseek(s.context.fd, 0, os.SEEK_END)
+cases.add("lseek", lambda s: os.lseek(s.context.fd, 0, os.SEEK_END))
 
 
 @cases.case("fcntl")
