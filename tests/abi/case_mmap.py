@@ -7,7 +7,7 @@ import os
 import resource
 import signal
 
-from harness import Cases, attempt
+from harness import ONCE, Cases, attempt, ends, fork
 from memory import EXEC, PAGE, READ, WRITE, Area, Mapped, libc, map_memory
 from objects import CQ_WITH_COMPLETION_CHANNEL
 from selftest import errno_name
@@ -18,170 +18,161 @@ LLQ = 2 * PAGE
 RX_RING = 2 * PAGE
 
 
-def made(s):
-    """Creates a completion queue and a queue pair; also returns the key and length of each of their mappings."""
+KINDS = ("cq ring", "cq doorbell", "sq doorbell", "llq", "rq doorbell", "rq ring")
+
+
+def made(s, kind):
+    """Creates a completion queue and a queue pair; also returns the key and length of a mapping of one of them."""
+    s.shows_commands = False
     cq = s.cq(cqe=2 * PAGE // 32, flags=CQ_WITH_COMPLETION_CHANNEL)
     qp = s.qp(send_cq=s.a_cq.handle, max_send_wr=LLQ // 64, sq_ring_size=LLQ, rq_ring_size=RX_RING)
-    kinds = {
-        "cq ring": (cq.response.q_mmap_key, cq.response.q_mmap_size),
-        "cq doorbell": (cq.response.db_mmap_key, PAGE),
-        "sq doorbell": (qp.response.sq_db_mmap_key, PAGE),
-        "llq": (qp.response.llq_desc_mmap_key, LLQ),
-        "rq doorbell": (qp.response.rq_db_mmap_key, PAGE),
-        "rq ring": (qp.response.rq_mmap_key, qp.response.rq_mmap_size),
-    }
-    return cq, qp, kinds
+    places = (
+        (cq.response.q_mmap_key, cq.response.q_mmap_size),
+        (cq.response.db_mmap_key, PAGE),
+        (qp.response.sq_db_mmap_key, PAGE),
+        (qp.response.llq_desc_mmap_key, LLQ),
+        (qp.response.rq_db_mmap_key, PAGE),
+        (qp.response.rq_mmap_key, qp.response.rq_mmap_size),
+    )
+    return cq, qp, *places[KINDS.index(kind)]
 
 
-def kinds(s):
-    return made(s)[2]
-
-
-NAMES = ("cq ring", "cq doorbell", "sq doorbell", "llq", "rq doorbell", "rq ring")
+def place(s, kind):
+    return made(s, kind)[2:]
 
 
 def mapped(s, key, length, prot=READ | WRITE, flags=SHARED, context=None):
     return s.area(Area, length, prot=prot, flags=flags, fd=(context or s.context).fd, offset=key)
 
 
-def add(name, kind, function):
-    def run(s):
-        s.shows_commands = False
-        return attempt(lambda: function(s, *kinds(s)[kind]) and None)
+def each(name, rows, function):
+    """Adds a case of each row for each kind of mapping: its result is whether `function` succeeds for the key and length."""
+    for kind in KINDS:
+        cases.each(
+            f"{kind}: {name}",
+            rows,
+            lambda s, *values, kind=kind: attempt(lambda: function(s, *place(s, kind), *values) and None),
+        )
 
-    cases.add(f"{kind}: {name}", run)
+
+PROTECTIONS = (
+    ("nothing", 0),
+    ("reading", READ),
+    ("writing", WRITE),
+    ("both", READ | WRITE),
+    ("executing", EXEC),
+    ("reading and executing", READ | EXEC),
+    ("all", READ | WRITE | EXEC),
+)
+FLAGS = (
+    ("private", PRIVATE),
+    ("validated", SHARED_VALIDATE),
+    ("populated", SHARED | POPULATE),
+    ("locked", SHARED | LOCKED),
+    ("anonymous", SHARED | mmap.MAP_ANONYMOUS),
+    ("neither shared nor private", 0),
+    ("with huge pages", SHARED | 0x40000),
+    ("no reserve", SHARED | 0x4000),
+)
+CHANGES = (
+    ("a page less", lambda key, length: (key, length - PAGE)),
+    ("a page more", lambda key, length: (key, length + PAGE)),
+    ("a byte less", lambda key, length: (key, length - 1)),
+    ("a byte more", lambda key, length: (key, length + 1)),
+    ("half", lambda key, length: (key, length // 2)),
+    ("a byte", lambda key, length: (key, 1)),
+    ("nothing at all", lambda key, length: (key, 0)),
+    ("from its second page on", lambda key, length: (key + PAGE, length - PAGE)),
+    ("1 GiB", lambda key, length: (key, 1 << 30)),
+    ("at an offset in a page", lambda key, length: (key + 8, length)),
+)
+each("for {}", PROTECTIONS, lambda s, key, length, _, prot: mapped(s, key, length, prot))
+each("{}", FLAGS, lambda s, key, length, _, flags: mapped(s, key, length, flags=flags))
+each("{}", CHANGES, lambda s, key, length, _, change: mapped(s, *change(key, length)))
+each("twice", ONCE, lambda s, key, length: mapped(s, key, length) and mapped(s, key, length))
+each("of another context", ONCE, lambda s, key, length: mapped(s, key, length, context=s.open()))
+each("without a context", ONCE, lambda s, key, length: mapped(s, key, length, context=s.raw()))
 
 
-for kind in NAMES:
-    for name, prot in (
-        ("nothing", 0),
-        ("reading", READ),
-        ("writing", WRITE),
-        ("both", READ | WRITE),
-        ("executing", EXEC),
-        ("reading and executing", READ | EXEC),
-        ("all", READ | WRITE | EXEC),
-    ):
-        add(f"for {name}", kind, lambda s, key, length, prot=prot: mapped(s, key, length, prot))
-    for name, flags in (
-        ("private", PRIVATE),
-        ("validated", SHARED_VALIDATE),
-        ("populated", SHARED | POPULATE),
-        ("locked", SHARED | LOCKED),
-        ("anonymous", SHARED | mmap.MAP_ANONYMOUS),
-        ("neither shared nor private", 0),
-        ("with huge pages", SHARED | 0x40000),
-        ("no reserve", SHARED | 0x4000),
-    ):
-        add(name, kind, lambda s, key, length, flags=flags: mapped(s, key, length, flags=flags))
-    for name, change in (
-        ("a page less", lambda key, length: (key, length - PAGE)),
-        ("a page more", lambda key, length: (key, length + PAGE)),
-        ("a byte less", lambda key, length: (key, length - 1)),
-        ("a byte more", lambda key, length: (key, length + 1)),
-        ("half", lambda key, length: (key, length // 2)),
-        ("a byte", lambda key, length: (key, 1)),
-        ("nothing at all", lambda key, length: (key, 0)),
-        ("from its second page on", lambda key, length: (key + PAGE, length - PAGE)),
-        ("1 GiB", lambda key, length: (key, 1 << 30)),
-        ("at an offset in a page", lambda key, length: (key + 8, length)),
-    ):
-        add(name, kind, lambda s, key, length, change=change: mapped(s, *change(key, length)))
-    add("twice", kind, lambda s, key, length: mapped(s, key, length) and mapped(s, key, length))
-    add("of another context", kind, lambda s, key, length: mapped(s, key, length, context=s.open()))
-    add("without a context", kind, lambda s, key, length: mapped(s, key, length, context=s.raw()))
+def protect(s, kind):
+    key, length = place(s, kind)
+    results = []
+    for before in (READ, WRITE, READ | WRITE):
+        area = mapped(s, key, length, before)
+        for after in (0, READ, WRITE, READ | WRITE, READ | EXEC):
+            failed = libc.mprotect(ctypes.c_void_p(area.address), ctypes.c_size_t(length), after)
+            results.append(errno_name(ctypes.get_errno()) if failed else "ok")
+    return results
 
-    @cases.case(f"{kind}: changed afterwards")
-    def protect(s, kind=kind):
-        s.shows_commands = False
-        key, length = kinds(s)[kind]
-        results = []
-        for before in (READ, WRITE, READ | WRITE):
-            area = mapped(s, key, length, before)
-            for after in (0, READ, WRITE, READ | WRITE, READ | EXEC):
-                failed = libc.mprotect(ctypes.c_void_p(area.address), ctypes.c_size_t(length), after)
-                results.append(errno_name(ctypes.get_errno()) if failed else "ok")
-        return results
 
-    @cases.case(f"{kind}: a part unmapped, moved, extended")
-    def moved(s, kind=kind):
-        s.shows_commands = False
-        key, length = kinds(s)[kind]
-        results = []
-        for old, new in ((length, length + PAGE), (length, length), (length, max(length - PAGE, PAGE)), (0, length)):
-            area = mapped(s, key, length)
-            libc.mremap.restype = ctypes.c_void_p
-            got = libc.mremap(ctypes.c_void_p(area.address), ctypes.c_size_t(old), ctypes.c_size_t(new), 1)
-            results.append(errno_name(ctypes.get_errno()) if got == ctypes.c_void_p(-1).value else "ok")
-            if results[-1] == "ok" and old == 0:
-                # With an old size of 0, mremap() has created a second mapping.
-                s.area(Mapped, got, new)
-            elif results[-1] == "ok":
-                area.address, area.length = got, new
-        return results
-
-    @cases.case(f"{kind}: kept over the destruction of its object")
-    def outlives(s, kind=kind):
-        s.shows_commands = False
-        cq, qp, found = made(s)
-        key, length = found[kind]
+def moved(s, kind):
+    key, length = place(s, kind)
+    results = []
+    for old, new in ((length, length + PAGE), (length, length), (length, max(length - PAGE, PAGE)), (0, length)):
         area = mapped(s, key, length)
-        cq.destroy()
-        qp.destroy()
-        again = attempt(lambda: mapped(s, key, length) and None)
-        # Existing mappings stay writable until they are unmapped.
-        return again, touched(area)
+        libc.mremap.restype = ctypes.c_void_p
+        got = libc.mremap(ctypes.c_void_p(area.address), ctypes.c_size_t(old), ctypes.c_size_t(new), 1)
+        results.append(errno_name(ctypes.get_errno()) if got == ctypes.c_void_p(-1).value else "ok")
+        if results[-1] == "ok" and old == 0:
+            # With an old size of 0, mremap() has created a second mapping.
+            s.area(Mapped, got, new)
+        elif results[-1] == "ok":
+            area.address, area.length = got, new
+    return results
 
-    @cases.case(f"{kind}: kept over the end of its context")
-    def outlives_context(s, kind=kind):
-        s.shows_commands = False
-        key, length = kinds(s)[kind]
-        area = mapped(s, key, length)
-        before = touched(area)
-        s.context.close()
-        return before, touched(area)
 
-    @cases.case(f"{kind}: inherited by a child")
-    def inherited(s, kind=kind):
-        s.shows_commands = False
-        key, length = kinds(s)[kind]
-        return touched(mapped(s, key, length)), touched(mapped(s, key, length, WRITE))
+def outlives(s, kind):
+    cq, qp, key, length = made(s, kind)
+    area = mapped(s, key, length)
+    cq.destroy()
+    qp.destroy()
+    # Existing mappings stay writable until they are unmapped.
+    return attempt(lambda: mapped(s, key, length) and None), touched(area)
+
+
+def outlives_context(s, kind):
+    area = mapped(s, *place(s, kind))
+    before = touched(area)
+    s.context.close()
+    return before, touched(area)
+
+
+def inherited(s, kind):
+    key, length = place(s, kind)
+    return touched(mapped(s, key, length)), touched(mapped(s, key, length, WRITE))
+
+
+cases.each("{}: changed afterwards", KINDS, protect)
+cases.each("{}: a part unmapped, moved, extended", KINDS, moved)
+cases.each("{}: kept over the destruction of its object", KINDS, outlives)
+cases.each("{}: kept over the end of its context", KINDS, outlives_context)
+cases.each("{}: inherited by a child", KINDS, inherited)
 
 
 def touched(area):
     """Writes to the memory in a child process; returns how the child ended."""
-    process = os.fork()
-    if process == 0:
-        signal.signal(signal.SIGSEGV, signal.SIG_DFL)
-        signal.signal(signal.SIGBUS, signal.SIG_DFL)
+
+    def touch():
+        for number in (signal.SIGSEGV, signal.SIGBUS):
+            signal.signal(number, signal.SIG_DFL)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         # An offset without a doorbell.
         ctypes.memset(area.address + PAGE - 8, 0, 1)
-        os._exit(0)
-    status = os.waitpid(process, 0)[1]
-    return signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else f"exit-{os.WEXITSTATUS(status)}"
+
+    return ends([fork(touch)]).removeprefix("1 ")
 
 
-for page in (0, 1, 2, 77, 0xFFFF_FFFF, 0x1_0000_0000, (1 << 63) // PAGE - 1):
-    cases.add(f"unused key {page:#x}", lambda s, page=page: attempt(lambda: mapped(s, page * PAGE, PAGE) and None))
-    cases.add(
-        f"without a context, key {page:#x}",
-        lambda s, page=page: attempt(lambda: mapped(s, page * PAGE, PAGE, context=s.raw()) and None),
-    )
+KEYS = (0, 1, 2, 77, 0xFFFF_FFFF, 0x1_0000_0000, (1 << 63) // PAGE - 1)
+cases.each("unused key {:#x}", KEYS, lambda s, page: mapped(s, page * PAGE, PAGE) and None)
+cases.each("without a context, key {:#x}", KEYS, lambda s, page: mapped(s, page * PAGE, PAGE, context=s.raw()) and None)
 
 
-@cases.case("a completion queue's ring is zero")
-def zero(s):
-    ring = s.cq(cqe=2 * PAGE // 32).response
-    area = mapped(s, ring.q_mmap_key, ring.q_mmap_size, READ)
-    return ring.q_mmap_size, ctypes.string_at(area.address, area.length) == bytes(area.length)
+def is_zero(s, key, size):
+    return size, ctypes.string_at(mapped(s, key, size, READ).address, size) == bytes(size)
 
 
-@cases.case("a receive queue's ring is zero")
-def zero_rq(s):
-    ring = s.qp(rq_ring_size=RX_RING).response
-    area = mapped(s, ring.rq_mmap_key, ring.rq_mmap_size, READ)
-    return ring.rq_mmap_size, ctypes.string_at(area.address, area.length) == bytes(area.length)
+cases.add("a completion queue's ring is zero", lambda s: is_zero(s, *s.cq(cqe=2 * PAGE // 32).response[1:3]))
+cases.add("a receive queue's ring is zero", lambda s: is_zero(s, *s.qp(rq_ring_size=RX_RING).response[4:6]))
 
 
 @cases.case("two mappings show the same")
@@ -215,10 +206,8 @@ def fixed(s):
 def unmapped_in_child(s):
     ring = s.cq().response
     area = mapped(s, ring.q_mmap_key, PAGE)
-    process = os.fork()
-    if process == 0:
-        os._exit(-libc.munmap(area.address, PAGE))
-    return os.waitpid(process, 0)[1], ctypes.string_at(area.address, 4)
+    ended = ends([fork(lambda: libc.munmap(area.address, PAGE) and os._exit(1))])
+    return int(ended != "1 exit-0"), ctypes.string_at(area.address, 4)
 
 
 cases.add("by read", lambda s: os.read(s.context.fd, 1))

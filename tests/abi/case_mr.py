@@ -8,7 +8,7 @@ import resource
 import struct
 
 import objects
-from harness import INPUTS, ONCE, Cases, as_another_user, attempt, attempts, in_another_context, twice, until_refused
+from harness import INPUTS, ONCE, Cases, as_another_user, attempt, attempts, ends, fork, in_another_context, twice, until_refused
 from memory import EXEC, HUGE_PAGE, PAGE, READ, WRITE, Area, Contiguous, Irregular, Mapped, Scattered, dmabuf, heap, scattered_dmabuf
 from objects import IoctlMemoryRegion, object_handle
 from uverbs import UHW_IN, Attribute, Buffer, pointer_in, pointer_out
@@ -167,10 +167,7 @@ def locked(s):
 @cases.case("of a child")
 def of_child(s):
     s.mr()
-    process = os.fork()
-    if process == 0:
-        os._exit(0)
-    os.waitpid(process, 0)
+    ends([fork(lambda: None)])
 
 
 # Input and output.

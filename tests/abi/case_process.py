@@ -37,84 +37,84 @@ KINDS = {
 }
 
 
-for kind, (make, destroy) in KINDS.items():
+def together(work, count):
+    """Runs a function in several threads, and waits for them."""
+    workers = [threading.Thread(target=work) for _ in range(count)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
 
-    def processes(s, make=make, destroy=destroy):
-        s.shows_commands = False
 
-        def work():
-            mine = Worker(s.function, s.by_name)
-            for _ in range(ROUNDS if make is not KINDS["context"][0] else 8):
-                destroy(mine, make(mine))
+def processes(s, kind, make, destroy):
+    s.shows_commands = False
 
-        return ends([fork(work) for _ in range(PROCESSES)])
+    def work():
+        mine = Worker(s.function, s.by_name)
+        for _ in range(8 if kind == "context" else ROUNDS):
+            destroy(mine, make(mine))
 
-    cases.add(f"{kind}: processes at the same time", processes)
+    return ends([fork(work) for _ in range(PROCESSES)])
 
-    def threads(s, make=make, destroy=destroy):
-        s.shows_commands = False
-        ensure(s.pd, s.a_cq, s.page)
-        results = collections.Counter()
 
-        def work():
-            for _ in range(ROUNDS):
-                results[attempt(lambda: destroy(s, make(s)))] += 1
+def threads(s, _, make, destroy):
+    s.shows_commands = False
+    ensure(s.pd, s.a_cq, s.page)
+    results = collections.Counter()
 
-        workers = [threading.Thread(target=work) for _ in range(4)]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
-        return ", ".join(f"{count} {result}" for result, count in sorted(results.items()))
-
-    if kind != "context":
-        cases.add(f"{kind}: threads at the same time", threads)
-
-    def race(s, make=make, destroy=destroy):
-        """Destroys the same object in several threads, of which only one succeeds."""
-        no_commands(s)
-        ensure(s.pd, s.a_cq, s.page)
-        rounds = []
+    def work():
         for _ in range(ROUNDS):
-            thing, results, start = make(s), [], threading.Barrier(3)
+            results[attempt(lambda: destroy(s, make(s)))] += 1
 
-            def work(thing=thing, results=results, start=start):
-                start.wait()
-                results.append(attempt(destroy, s, thing))
+    together(work, 4)
+    return ", ".join(f"{count} {result}" for result, count in sorted(results.items()))
 
-            workers = [threading.Thread(target=work) for _ in range(3)]
-            for worker in workers:
-                worker.start()
-            for worker in workers:
-                worker.join()
-            rounds.append(results.count("ok") == 1 and {"ok", *results} <= {"ok", "ENOENT", "EBUSY"})
-        return "one of three each time" if all(rounds) else f"{rounds.count(False)} rounds in which not just one could"
 
-    if kind != "context":
-        cases.add(f"{kind}: destroyed by threads at the same time", race)
+def race(s, _, make, destroy):
+    """Destroys the same object in several threads, of which only one succeeds."""
+    no_commands(s)
+    ensure(s.pd, s.a_cq, s.page)
+    rounds = []
+    for _ in range(ROUNDS):
+        thing, results, start = make(s), [], threading.Barrier(3)
 
-    def killed(s, make=make, destroy=destroy):
-        no_commands(s)
-        reader, writer = os.pipe()
+        def work(thing=thing, results=results, start=start):
+            start.wait()
+            results.append(attempt(destroy, s, thing))
 
-        def work():
-            mine = Worker(s.function, s.by_name)
-            while True:
-                make(mine)
-                os.write(writer, b".")
-                destroy(mine, make(mine))
+        together(work, 3)
+        rounds.append(results.count("ok") == 1 and {"ok", *results} <= {"ok", "ENOENT", "EBUSY"})
+    return "one of three each time" if all(rounds) else f"{rounds.count(False)} rounds in which not just one could"
 
-        processes = [fork(work) for _ in range(3)]
-        for _ in range(12):
-            os.read(reader, 1)
-        for process in processes:
-            os.kill(process, signal.SIGKILL)
-        result = ends(processes)
-        os.close(reader)
-        os.close(writer)
-        return result
 
-    cases.add(f"{kind}: killed in the middle", killed)
+def killed(s, _, make, destroy):
+    no_commands(s)
+    reader, writer = os.pipe()
+
+    def work():
+        mine = Worker(s.function, s.by_name)
+        while True:
+            make(mine)
+            os.write(writer, b".")
+            destroy(mine, make(mine))
+
+    started = [fork(work) for _ in range(3)]
+    for _ in range(12):
+        os.read(reader, 1)
+    for process in started:
+        os.kill(process, signal.SIGKILL)
+    result = ends(started)
+    os.close(reader)
+    os.close(writer)
+    return result
+
+
+BY_KIND = [(kind, *how) for kind, how in KINDS.items()]
+OF_A_CONTEXT = [row for row in BY_KIND if row[0] != "context"]
+cases.each("{}: processes at the same time", BY_KIND, processes)
+cases.each("{}: threads at the same time", OF_A_CONTEXT, threads)
+cases.each("{}: destroyed by threads at the same time", OF_A_CONTEXT, race)
+cases.each("{}: killed in the middle", BY_KIND, killed)
 
 
 @cases.case("killed with 1000 objects of each kind", "many")
@@ -184,10 +184,8 @@ def child_memory(s):
 @cases.case("the thread that created an object has ended")
 def thread_gone(s):
     made = []
-    worker = threading.Thread(target=lambda: made.append(s.cq()))
     ensure(s.context)
-    worker.start()
-    worker.join()
+    together(lambda: made.append(s.cq()), 1)
     return attempt(made[0].destroy)
 
 

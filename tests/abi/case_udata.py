@@ -131,15 +131,10 @@ def outputs(s, call, step, request, known):
     return spans((length, attempt(lambda length=length: written(call(s, request, length), known))) for length in lengths)
 
 
-def add(verb, call, step, request, known):
-    for kind, ending in (("zeros", b"\0"), ("a bit", b"\x80")):
-        name = f"{verb}: input of each length, then {kind}"
-        cases.add(name, lambda s, ending=ending: inputs(s, call, step, request, known, ending))
-    cases.add(f"{verb}: output of each length", lambda s: outputs(s, call, step, request, known))
-
-
-for verb, (call, step, request, known) in VERBS.items():
-    add(verb, call, step, request, known)
+BY_VERB = [(verb, *form) for verb, form in VERBS.items()]
+cases.each("{}: input of each length, then zeros", BY_VERB, lambda s, _, *form: inputs(s, *form, b"\0"))
+cases.each("{}: input of each length, then a bit", BY_VERB, lambda s, _, *form: inputs(s, *form, b"\x80"))
+cases.each("{}: output of each length", BY_VERB, lambda s, _, *form: outputs(s, *form))
 
 
 def reg_mr_to_nowhere(s, **options):
@@ -174,14 +169,11 @@ def answered(handle, response):
 
 
 # To undo a creation, the core calls the driver with that creation's input and output. A driver that destroys must thus ignore both.
-for name, command, make, out_size, body in (
+DESTROYS = (
     ("DEALLOC_PD", uverbs.DEALLOC_PD, lambda s: s.pd, 0, plain),
     ("DESTROY_AH", objects.DESTROY_AH, lambda s: s.ah().handle, 0, plain),
     ("DESTROY_CQ", objects.DESTROY_CQ, lambda s: s.a_cq.handle, 8, answered),
     ("DESTROY_QP", objects.DESTROY_QP, lambda s: s.a_qp.handle, 4, answered),
     ("DEREG_MR", objects.DEREG_MR, lambda s: s.mr().handle, 0, plain),
-):
-    cases.add(
-        f"{name}: with input and output",
-        lambda s, command=command, make=make, out_size=out_size, body=body: destroyed(s, command, make(s), out_size, body),
-    )
+)
+cases.each("{}: with input and output", DESTROYS, lambda s, _, command, make, *more: destroyed(s, command, make(s), *more))

@@ -346,15 +346,12 @@ def ends(processes):
 def as_another_user(actions):
     """Calls actions() in a process of user 1000; returns `ok` or the errno's name for each result of attempt()."""
     reader, writer = os.pipe()
-    process = os.fork()
-    if process == 0:
-        # The child must never continue with the other cases.
-        try:
-            os.setuid(1000)
-            os.write(writer, " ".join(result.split("=")[0] for result in actions()).encode())
-        finally:
-            os._exit(0)
-    os.waitpid(process, 0)
+
+    def work():
+        os.setuid(1000)
+        os.write(writer, " ".join(result.split("=")[0] for result in actions()).encode())
+
+    ends([fork(work)])
     os.close(writer)
     result = os.read(reader, 4096).decode()
     os.close(reader)
