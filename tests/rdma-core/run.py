@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """Runs rdma-core's own tests, as packaged by Debian, on the first RDMA device.
 
-Each result has to match the list: `expected`, or another one of this folder. Prints KTAP. Also writes the results to a file, for
-comparison with those of another driver.
+Each result has to match the list `expected`. Prints KTAP. Also writes the results to a file, for comparison with those of another driver.
 """
 
 import collections
+import fnmatch
 import gzip
 import importlib.util
 import json
@@ -26,7 +26,6 @@ sys.path.insert(0, str(FOLDER.parent / "kselftest"))
 
 from patience import PATIENCE
 
-EXPECTED = "expected"
 PACKAGED = Path("/usr/share/doc/rdma-core/tests")
 # Tests of another vendor's interface. On any other device all of them skip themselves.
 LEFT_OUT = "test_mlx5*"
@@ -47,27 +46,32 @@ class BadList(Exception):
     """The list is invalid; has the line and the reason."""
 
 
-def read_list(text):
-    """Returns the tests of the list by name. Each line has an outcome, a test and, unless it passes, the reason."""
-    tests = {}
+def read_list(text, userland):
+    """Returns the expected results by name, of the tests that a userland has."""
+    tests, result = {}, None
     for number, line in enumerate(text.splitlines(), 1):
-        words = line.split(None, 2)
-        if not words or line.startswith("#"):
+        if not line or line.startswith("#"):
             continue
-        outcome, name, reason = (*words, "", "")[:3]
-        if outcome not in LISTED:
-            raise BadList(f"line {number}: '{outcome}' is no outcome: use one of {', '.join(LISTED)}")
-        if not name or bool(reason) == (outcome == PASS):
-            raise BadList(f"line {number}: a test that does not pass needs its name and one reason, any other only its name")
-        if name in tests:
-            raise BadList(f"line {number}: {name} is listed twice")
-        tests[name] = Result(outcome, reason)
+        if not line.startswith("\t"):
+            outcome, _, reason = line.partition(" ")
+            if outcome not in LISTED or bool(reason) == (outcome == PASS):
+                raise BadList(f"line {number}: an outcome is {', '.join(LISTED)}, with a reason unless it is {PASS}")
+            result = Result(outcome, reason)
+            continue
+        *marks, name = line.split()
+        if not result or marks not in ([], ["stable"], ["next"]) or (result.outcome == PASS and set(name) & set("*?[")):
+            raise BadList(f"line {number}: not [stable | next] TEST below an outcome, or a pattern of tests that pass")
+        if marks in ([], [userland]):
+            if name in tests:
+                raise BadList(f"line {number}: {name} is listed twice")
+            tests[name] = result
     return tests
 
 
-def line_of(name, result):
-    """Returns a test's line of the list."""
-    return f"{result.outcome:<8}{name} {result.reason}".rstrip()
+def listed_for(name, listed):
+    """Returns the entry of the list for a test: its name, or the longest pattern that matches; None if there is none."""
+    matching = (entry for entry in listed if fnmatch.fnmatchcase(name, entry))
+    return name if name in listed else max(matching, key=len, default=None)
 
 
 def of_draws(results):
@@ -176,12 +180,12 @@ def wait_longer():
 
 def report(number, name, wanted, got):
     """Prints the line of a test; returns whether it ended as listed."""
-    if wanted and (wanted.outcome, wanted.reason) == (got.outcome, got.reason):
+    if wanted and wanted.outcome == got.outcome and fnmatch.fnmatchcase(got.reason, wanted.reason):
         # A test that did not run to its end does not count as passed.
-        print(f"ok {number} {name}" + (f" # SKIP {wanted.reason}" if wanted.outcome == SKIP else ""), flush=True)
+        print(f"ok {number} {name}" + (f" # SKIP {got.reason}" if wanted.outcome == SKIP else ""), flush=True)
         return True
-    print(f"# {name}: " + (f"listed as: {line_of(name, wanted)}" if wanted else "is not in the list"))
-    print(f"#   this run: {line_of(name, got)}")
+    print(f"# {name}: " + (f"listed as: {wanted.outcome} {wanted.reason}" if wanted else "is not in the list"))
+    print(f"#   this run: {got.outcome} {got.reason}")
     print("".join(f"#   {line}\n" for line in got.more.splitlines()), end="")
     print(f"not ok {number} {name}", flush=True)
     return False
@@ -192,7 +196,8 @@ def run_all(listed, device):
     with tempfile.TemporaryDirectory() as folder:
         unpack(Path(folder))
         cases = load(Path(folder), device)
-        names = [*cases, *(name for name in listed if name not in cases)]
+        entries = {name: listed_for(name, listed) for name in cases}
+        names = [*cases, *(entry for entry in listed if entry not in entries.values())]
         # One more, for resources that the tests have left behind.
         print(f"KTAP version 1\n1..{len(names) + 1}", flush=True)
         results, good = {}, True
@@ -201,14 +206,14 @@ def run_all(listed, device):
                 results[name] = run(cases[name], name, device)
             else:
                 results[name] = Result(FAIL, "there is no such test")
-            good &= report(number, name, listed.get(name), results[name])
+            good &= report(number, name, listed.get(entries.get(name, name)), results[name])
     return results, good
 
 
-def child(file, expected):
+def child(file, userland):
     """Runs the tests; returns the exit status."""
     try:
-        listed = read_list((FOLDER / expected).read_text())
+        listed = read_list((FOLDER / "expected").read_text(), userland)
         (device, *_) = sorted(os.listdir("/sys/class/infiniband"))
         results, good = run_all(listed, device)
     except (BadList, OSError, ValueError, ImportError) as error:
@@ -229,10 +234,10 @@ def left_behind():
     return left + ["protocol errors"] * bool(state["protocol_errors"])
 
 
-def main(file, expected):
+def main(file, userland):
     """Runs the tests and checks for resources that they have left behind; returns the exit status."""
     # In a child process: its end closes all that its tests leave open. The hash seed is fixed, as the order in sets is random, too.
-    command = [sys.executable, __file__, "--child", file, expected]
+    command = [sys.executable, __file__, "--child", file, userland]
     with open(f"{file}.stderr", "w") as errors:
         status = subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": "0"}, stderr=errors, check=False).returncode
     if not file.exists():
@@ -248,5 +253,5 @@ def main(file, expected):
 if __name__ == "__main__":
     run_them, arguments = (child, sys.argv[2:]) if sys.argv[1:2] == ["--child"] else (main, sys.argv[1:])
     if len(arguments) not in (1, 2):
-        sys.exit(f"usage: run.py FILE [LIST]: runs rdma-core's tests; the results also go to FILE (default LIST: {EXPECTED})")
-    sys.exit(run_them(Path(arguments[0]), *arguments[1:] or [EXPECTED]))
+        sys.exit("usage: run.py FILE [stable|next]: runs rdma-core's tests; the results also go to FILE (default list: that of stable)")
+    sys.exit(run_them(Path(arguments[0]), *arguments[1:] or ["stable"]))
