@@ -6,25 +6,10 @@ import os
 import struct
 
 import objects
+from case_qp_modify import NEEDED, STATES, STEPS, mask
 from harness import ONCE, Cases, attempt, attempts, in_another_context, pinned, twice
 from memory import HUGE_PAGE, PAGE, READ, Area, Contiguous, Scattered, dmabuf, heap
-from objects import (
-    BUFFER_DMABUF,
-    BUFFER_VA,
-    QP_PKEY_INDEX,
-    QP_PORT,
-    QP_QKEY,
-    QP_SQ_PSN,
-    QP_STATE,
-    QPS_ERR,
-    QPS_INIT,
-    QPS_RESET,
-    QPS_RTR,
-    QPS_RTS,
-    QPS_SQD,
-    CompletionCounter,
-    buffer_in,
-)
+from objects import BUFFER_DMABUF, BUFFER_VA, CompletionCounter, buffer_in
 from uverbs import Attribute, Buffer, object_handle, pointer_in, pointer_out
 
 cases = Cases("comp_cntr", "efa4")
@@ -216,34 +201,15 @@ cases.each(
 )
 cases.each("attach {:#x} and {:#x} to two counters", PAIRS, lambda s, *both: [attempt(s.counter().attach, s.a_qp, ops) for ops in both])
 
-# Attribute mask and state of each transition of a queue pair. PATHS has the transitions to each state.
-STEPS = {
-    QPS_INIT: (QP_STATE | QP_PKEY_INDEX | QP_PORT | QP_QKEY, QPS_INIT),
-    QPS_RTR: (QP_STATE, QPS_RTR),
-    QPS_RTS: (QP_STATE | QP_SQ_PSN, QPS_RTS),
-    QPS_SQD: (QP_STATE, QPS_SQD),
-    QPS_ERR: (QP_STATE, QPS_ERR),
-}
-PATHS = {
-    QPS_RESET: (),
-    QPS_INIT: (QPS_INIT,),
-    QPS_RTR: (QPS_INIT, QPS_RTR),
-    QPS_RTS: (QPS_INIT, QPS_RTR, QPS_RTS),
-    QPS_SQD: (QPS_INIT, QPS_RTR, QPS_RTS, QPS_SQD),
-    QPS_ERR: (QPS_INIT, QPS_ERR),
-}
 
-
-def attach_in_state(s, state, path):
+def attach_in_state(s, state):
     pair = s.qp()
-    s.shows_commands = None
-    for step in path:
-        pair.modify(*STEPS[step])
-    s.shows_commands = True
+    for step in STEPS[STATES[state]]:
+        pair.modify(mask(f"STATE {NEEDED.get(step, '')}"), STATES.index(step))
     return attempt(s.counter().attach, pair, 63)
 
 
-cases.each("attach to a queue pair in state {}", PATHS.items(), attach_in_state)
+cases.each("attach to a queue pair in state {}", map(STATES.index, STEPS), attach_in_state)
 
 
 @cases.case("of several queue pairs")

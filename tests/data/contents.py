@@ -61,20 +61,9 @@ LENGTHS = (0, 1, 17, 60, 500, 1500, 4096, 8000)
 LIST_PAGE, LIST_PIECE, LIST_CHUNK = 512, 8192, 510 * 512
 FAR_PAGES, FAR_MEMORY_PAGES = LIST_CHUNK + 2 * LIST_PIECE, 1021
 
-OPERATIONS = (
-    e.IBV_QP_EX_WITH_SEND
-    | e.IBV_QP_EX_WITH_SEND_WITH_IMM
-    | e.IBV_QP_EX_WITH_RDMA_WRITE
-    | e.IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
-    | e.IBV_QP_EX_WITH_RDMA_READ
-)
 OPERATIONS_UD = e.IBV_QP_EX_WITH_SEND | e.IBV_QP_EX_WITH_SEND_WITH_IMM
+OPERATIONS = OPERATIONS_UD | e.IBV_QP_EX_WITH_RDMA_WRITE | e.IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | e.IBV_QP_EX_WITH_RDMA_READ
 ACCESS = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ
-
-
-def device_name():
-    """Returns the name of the first RDMA device."""
-    return sorted(os.listdir("/sys/class/infiniband"))[0]
 
 
 # Source of both sides' data, the same on both.
@@ -103,7 +92,7 @@ class Side:
     """A guest's objects and memory. The client calls the server's methods, with arguments and results in JSON."""
 
     def __init__(self):
-        self.context = EfaContext(name=device_name())
+        self.context = EfaContext(name=min(os.listdir("/sys/class/infiniband")))
         self.device = self.context.query_efa_device()
         self.mtu = self.context.query_port(1).max_msg_sz
         self.pd = PD(self.context)
@@ -220,7 +209,8 @@ class Side:
             endpoint.wr_rdma_write(*where) if immediate is None else endpoint.wr_rdma_write_imm(*where, immediate)
         else:
             endpoint.wr_rdma_read(*where)
-        endpoint.wr_set_ud_addr(self.handle(peer["gid"]), peer["qpns"][qp], QKEY_UD if self.ud else QKEY)
+        self.know(peer["gid"])
+        endpoint.wr_set_ud_addr(self.handles[peer["gid"]], peer["qpns"][qp], QKEY_UD if self.ud else QKEY)
         if inline:
             ((offset, length),) = places
             endpoint.wr_set_inline_data(self.address + offset, length)
@@ -230,14 +220,9 @@ class Side:
 
     def know(self, gid):
         """Creates the address handle of a peer, without which a device accepts no RDMA from it."""
-        self.handle(gid)
-
-    def handle(self, gid):
-        """Returns the address handle of a GID."""
         if gid not in self.handles:
             route = GlobalRoute(dgid=GID(gid), sgid_index=0)
             self.handles[gid] = AH(self.pd, attr=AHAttr(port_num=1, is_global=1, gr=route))
-        return self.handles[gid]
 
     def poll(self, queue, count=1):
         """Waits for completions; fails if any of them has an error status."""
@@ -255,13 +240,11 @@ class Side:
             found.extend(wait_until(lambda: queue.poll(count - len(found))[1], f"completion {len(found) + 1} of {count}"))
         return found
 
-    def received(self, count=1):
-        """Waits for received messages; returns number, length, immediate data or None, opcode and sender of each."""
-        return [[wc.wr_id, wc.byte_len, self.immediate(wc), wc.opcode, wc.src_qp] for wc in self.poll(self.recv_cq, count=count)]
-
-    @staticmethod
-    def immediate(wc):
-        return socket.ntohl(wc.imm_data) if wc.wc_flags & e.IBV_WC_WITH_IMM else None
+    def received(self):
+        """Waits for a received message; returns its number, length, immediate data or None, opcode and sender."""
+        (wc,) = self.poll(self.recv_cq)
+        immediate = socket.ntohl(wc.imm_data) if wc.wc_flags & e.IBV_WC_WITH_IMM else None
+        return [wc.wr_id, wc.byte_len, immediate, wc.opcode, wc.src_qp]
 
     def sent(self, count=1):
         """Waits for completions of sends; returns their numbers."""
@@ -438,16 +421,13 @@ class Test:
         self.ours.send(self.peer, "send", source, 9, inline=inline, immediate=immediate)
         equal(self.ours.sent(), [9], "ids of completed requests")
         header = GRH if self.ours.ud else 0
-        ((number, length, got, opcode, sender),) = self.server.received()
+        number, length, got, opcode, sender = self.server.received()
         equal((number, length, got), (7, header + len(data), immediate), "number, length and immediate data")
         equal((opcode, sender), (e.IBV_WC_RECV, self.ours.qps[0].qp_num), "opcode and sender")
         (first, room), *rest = target
         # A device may write anything into the header's space.
-        self.theirs[first : first + header] = self.server_bytes(first, header)
+        self.theirs[first : first + header] = bytes.fromhex(self.server.peek(offset=first, length=header))
         self.put(self.theirs, [(first + header, room - header), *rest], data)
-
-    def server_bytes(self, offset, length):
-        return bytes.fromhex(self.server.peek(offset=offset, length=length)) if length else b""
 
 
 suite = Suite()
@@ -510,20 +490,15 @@ def remote(operation, largest=LARGEST, **options):
     test.look(f"after all lengths to {largest} bytes")
 
 
-@suite.case("RDMA write: every length arrives unchanged", needs_emulator=False)
-def rdma_write():
+def rdma(operation):
     test.open()
     test.fill()
-    for _ in remote("write"):
+    for _ in remote(operation):
         pass
 
 
-@suite.case("RDMA read: every length arrives unchanged", needs_emulator=False)
-def rdma_read():
-    test.open()
-    test.fill()
-    for _ in remote("read"):
-        pass
+suite.add("RDMA write: every length arrives unchanged", lambda: rdma("write"), needs_emulator=False)
+suite.add("RDMA read: every length arrives unchanged", lambda: rdma("read"), needs_emulator=False)
 
 
 @suite.case("RDMA write and read: each page of a long list has its correct place", needs_emulator=False)
@@ -552,20 +527,16 @@ def write_with_immediate(unsolicited):
             test.server.receive(places=[(number, 1)], number=number + 1)
     # Writes without immediate data test lengths of more packets.
     for number, size in enumerate(remote("write", LARGE[0], immediate=IMMEDIATE)):
-        ((identity, length, got, opcode, sender),) = test.server.received()
+        identity, length, got, opcode, sender = test.server.received()
         equal((length, got), (size, IMMEDIATE), "length and immediate data")
         equal((opcode, sender), (e.IBV_WC_RECV_RDMA_WITH_IMM, test.ours.qps[0].qp_num), "opcode and sender")
         equal(identity, 0 if unsolicited else number + 1, "number of the receive")
 
 
-@suite.case("RDMA write with immediate data takes a receive", needs_emulator=False)
-def rdma_write_immediate():
-    write_with_immediate(False)
-
-
-@suite.case("RDMA write with immediate data takes no receive of an unsolicited queue pair", needs_emulator=False)
-def rdma_write_unsolicited():
-    write_with_immediate(True)
+suite.add("RDMA write with immediate data takes a receive", lambda: write_with_immediate(False), needs_emulator=False)
+suite.add(
+    "RDMA write with immediate data takes no receive of an unsolicited queue pair", lambda: write_with_immediate(True), needs_emulator=False
+)
 
 
 @suite.case("four queue pairs write and read at once", needs_emulator=False)
@@ -587,8 +558,8 @@ def many_transfers():
     test.look("after all transfers")
 
 
-def exchange(ours, servers, count):
-    """Sends COUNT messages from every guest to the others, all at once; returns the total of each kind of error."""
+def arrive_once(ours, servers, count):
+    """Sends COUNT messages from every guest to the others, all at once; fails if any kind of error has occurred."""
     sides = {0: ours} | dict(enumerate(servers, 1))
     peers = {number: side.open() for number, side in sides.items()}
     for side in sides.values():
@@ -598,13 +569,14 @@ def exchange(ours, servers, count):
     found = [ours.exchange(peers, 0, count), *(server.result() for server in servers)]
     total = {what: sum(one[what] for one in found) for what in found[0]}
     total["twice"] += sum(side.late() for side in sides.values())
-    return total
+    equal({what: number for what, number in total.items() if number}, {}, "messages")
 
 
-@suite.case("many SRD messages in both directions: each arrives once and unchanged", needs_emulator=False)
-def many_messages():
-    found = exchange(test.ours, [test.server], MESSAGES // 2)
-    equal({what: count for what, count in found.items() if count}, {}, "messages")
+suite.add(
+    "many SRD messages in both directions: each arrives once and unchanged",
+    lambda: arrive_once(test.ours, [test.server], MESSAGES // 2),
+    needs_emulator=False,
+)
 
 
 @suite.case("a completion event for a received message", needs_emulator=False)
@@ -618,7 +590,7 @@ def events():
         test.ours.send(test.peer, "send", [(number * 9000, 8000)], number)
         equal(test.ours.sent(), [number], "ids of completed requests")
         test.server.result()
-        equal(test.server.received()[0][:2], [number, 8000], "number and length")
+        equal(test.server.received()[:2], [number, 8000], "number and length")
         test.theirs[number * 8192 : number * 8192 + 8000] = test.mine[number * 9000 : number * 9000 + 8000]
     test.look("after all events")
 
@@ -634,26 +606,12 @@ def ud_send():
     test.look("after all lengths")
 
 
-def main(host):
-    global test
-    test = Test(host)
-    if os.environ.get("EFA_LOSS"):
-        # UD has no retransmission of lost messages.
-        suite.cases = [case for case in suite.cases if not case[0].startswith("UD")]
-    suite.run()
-
-
 def soak(hosts):
     """Exchanges messages between all guests."""
-    soaking = Suite()
-    count = SOAK_MESSAGES // (len(hosts) + 1)
-
-    def run():
-        found = exchange(Side(), [Server(host) for host in hosts], count)
-        equal({what: number for what, number in found.items() if number}, {}, "messages")
-
-    name = f"{count * (len(hosts) + 1):,} messages between {len(hosts) + 1} guests: each arrives once and unchanged"
-    soaking.add(name, run, needs_emulator=False)
+    soaking, guests = Suite(), len(hosts) + 1
+    count = SOAK_MESSAGES // guests
+    name = f"{count * guests:,} messages between {guests} guests: each arrives once and unchanged"
+    soaking.add(name, lambda: arrive_once(Side(), [Server(host) for host in hosts], count), needs_emulator=False)
     soaking.run()
 
 
@@ -662,7 +620,11 @@ if __name__ == "__main__":
         case ["serve"]:
             serve(Side())
         case ["test", host]:
-            main(host)
+            test = Test(host)
+            if os.environ.get("EFA_LOSS"):
+                # UD has no retransmission of lost messages.
+                suite.cases = [one for one in suite.cases if not one[0].startswith("UD")]
+            suite.run()
         case ["soak", *hosts] if hosts:
             soak(hosts)
         case _:

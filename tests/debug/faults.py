@@ -9,8 +9,8 @@ driver must afterwards hold the same resources as before.
 
 import contextlib
 import ctypes
-import errno
 import fcntl
+import functools
 import mmap
 import os
 import sys
@@ -109,20 +109,24 @@ class FaultInjection:
         # Deep enough for the call chain from there to an allocation, and no deeper, as each allocation walks the stack.
         (DEBUGFS / fault / "stacktrace-depth").write_text("10")
 
+    @staticmethod
     @contextlib.contextmanager
-    def only_in(self, function):
-        """Restricts faults to a function of the kernel and its callees, even at the bottom of a deep stack."""
-        start, end = code(function)
-        wanted = {"require-start": hex(start), "require-end": hex(end), "stacktrace-depth": "32"}
-        files = [(DEBUGFS / fault / name, value) for fault in FAULTS for name, value in wanted.items()]
+    def settings(faults, **wanted):
+        """Changes settings of some kinds of faults within the context manager."""
+        files = [(DEBUGFS / fault / name.replace("_", "-"), value) for fault in faults for name, value in wanted.items()]
         before = [(file, file.read_text()) for file, _ in files]
-        for file, value in files:
-            file.write_text(value)
         try:
+            for file, value in files:
+                file.write_text(value)
             yield
         finally:
             for file, value in before:
                 file.write_text(value)
+
+    def only_in(self, function):
+        """Restricts faults to a function of the kernel and its callees, even at the bottom of a deep stack."""
+        start, end = code(function)
+        return self.settings(FAULTS, require_start=hex(start), require_end=hex(end), stacktrace_depth="32")
 
     @contextlib.contextmanager
     def nth(self, number):
@@ -147,19 +151,13 @@ class FaultInjection:
     @contextlib.contextmanager
     def fragmented(self):
         """Fails this process's allocations of more than one page."""
-        wanted = {"min-order": "1", "probability": "100", "times": "-1", "task-filter": "Y"}
-        files = [(DEBUGFS / "fail_page_alloc" / name, value) for name, value in wanted.items()]
-        before = [(file, file.read_text()) for file, _ in files]
         victim = Path("/proc/self/make-it-fail")
-        try:
-            for file, value in files:
-                file.write_text(value)
-            victim.write_text("1")
-            yield
-        finally:
-            victim.write_text("0")
-            for file, value in before:
-                file.write_text(value)
+        with self.settings(["fail_page_alloc"], min_order="1", probability="100", times="-1", task_filter="Y"):
+            try:
+                victim.write_text("1")
+                yield
+            finally:
+                victim.write_text("0")
 
     def disarm(self):
         """Ends the countdown and returns its value. Reading the value is a user copy, which counts, too."""
@@ -261,11 +259,20 @@ class Bench:
         self.cq = CompletionQueue(self.context)
         self.memory = Memory(CHAIN_SIZE)
 
+    def completion_queue(self, **options):
+        return CompletionQueue(self.context, **options)
+
+    def channel_queue(self):
+        return self.completion_queue(flags=CQ_WITH_COMPLETION_CHANNEL, channel=self.channel.fd)
+
     def queue_pair(self, **options):
         return QueuePair(self.context, self.pd, self.cq.handle, self.cq.handle, **options)
 
     def region(self, length, **options):
         return MemoryRegion(self.context, self.pd, self.memory.address, length, **options)
+
+    def address_handle(self):
+        return AddressHandle(self.context, self.pd)
 
     def counter(self):
         return CompletionCounter(self.context, self.memory.address, self.memory.address + 8)
@@ -278,8 +285,8 @@ class Bench:
         pair.to_rts()
         Mapping(self.context, pair.response.sq_db_mmap_key, mmap.PAGESIZE).close()
         self.region(PIECE_SIZE)
-        AddressHandle(self.context, self.pd)
-        CompletionQueue(self.context, flags=CQ_WITH_COMPLETION_CHANNEL, channel=self.channel.fd)
+        self.address_handle()
+        self.channel_queue()
         return self
 
     def close(self):
@@ -323,33 +330,9 @@ def made(name, make, *unmakes):
             sweep(unmake, prepare=lambda: make(bench))
 
 
-def umem_cq(bench):
-    return CompletionQueue(bench.context, buffer=(BUFFER_VA, 0, bench.memory.address, mmap.PAGESIZE), cqe=128)
-
-
-def channel_cq(bench):
-    return CompletionQueue(bench.context, flags=CQ_WITH_COMPLETION_CHANNEL, channel=bench.channel.fd)
-
-
-def ioctl_region(bench):
-    return IoctlMemoryRegion(bench.context, bench.pd, bench.memory.address, PIECE_SIZE)
-
-
-@suite.case("context: open")
-def open_context():
-    sweep(lambda: opened(main), uverbs.Context.close)
-
-
-@suite.case("context: close")
-def close_context():
-    sweep(uverbs.Context.close, prepare=lambda: opened(main), faultless=True)
-
-
-@suite.case("context with an object of each kind: close")
-def close_full_context():
-    sweep(Bench.close, prepare=lambda: Bench().fill(), faultless=True)
-
-
+suite.add("context: open", lambda: sweep(lambda: opened(main), uverbs.Context.close))
+suite.add("context: close", lambda: sweep(uverbs.Context.close, prepare=lambda: opened(main), faultless=True))
+suite.add("context with an object of each kind: close", lambda: sweep(Bench.close, prepare=lambda: Bench().fill(), faultless=True))
 made("PD", lambda bench: (bench.context, bench.context.alloc_pd()[0]), lambda pd: pd[0].dealloc_pd(pd[1]))
 
 
@@ -359,9 +342,9 @@ def create_channel(bench):
 
 
 CQ_DESTROY = (CompletionQueue.destroy, CompletionQueue.destroy_by_write)
-made("CQ", lambda bench: CompletionQueue(bench.context), *CQ_DESTROY)
-made("CQ with a completion channel", channel_cq, *CQ_DESTROY)
-made("CQ on user memory", umem_cq, *CQ_DESTROY)
+made("CQ", Bench.completion_queue, *CQ_DESTROY)
+made("CQ with a completion channel", Bench.channel_queue, *CQ_DESTROY)
+made("CQ on user memory", lambda bench: bench.completion_queue(buffer=(BUFFER_VA, 0, bench.memory.address, PAGE), cqe=128), *CQ_DESTROY)
 made("SRD QP", Bench.queue_pair, QueuePair.destroy, QueuePair.destroy_by_ioctl)
 made("UD QP", lambda bench: bench.queue_pair(qp_type=QPT_UD), QueuePair.destroy)
 made("completion counter", Bench.counter, CompletionCounter.destroy)
@@ -382,16 +365,16 @@ def fragmented(bench):
         region.dereg()
 
 
-made("MR by ioctl", ioctl_region, *MR_DESTROY)
+made("MR by ioctl", lambda bench: IoctlMemoryRegion(bench.context, bench.pd, bench.memory.address, PIECE_SIZE), *MR_DESTROY)
 
 
 @case("AH: of a peer that has one")
 def shared_ah(bench):
-    AddressHandle(bench.context, bench.pd)
-    sweep(lambda: AddressHandle(bench.context, bench.pd), AddressHandle.destroy)
+    bench.address_handle()
+    sweep(bench.address_handle, AddressHandle.destroy)
 
 
-made("AH", lambda bench: AddressHandle(bench.context, bench.pd), AddressHandle.destroy, AddressHandle.destroy_by_ioctl)
+made("AH", Bench.address_handle, AddressHandle.destroy, AddressHandle.destroy_by_ioctl)
 
 
 @case("QP: modify")
@@ -413,12 +396,6 @@ def modify_qp(bench):
         step()
 
 
-@case("completion counter: modify")
-def modify_counter(bench):
-    counter = bench.counter()
-    sweep(lambda: counter.modify(1))
-
-
 @case("completion counter: attach")
 def attach_counter(bench):
     counter, pairs = bench.counter(), [bench.queue_pair()]
@@ -429,12 +406,6 @@ def attach_counter(bench):
         pairs.append(bench.queue_pair())
 
     sweep(lambda: counter.attach(pairs[0], 1), renew)
-
-
-@case("QP: query")
-def query_qp(bench):
-    pair = bench.queue_pair()
-    sweep(pair.query)
 
 
 @case("QP: mmap of all its areas")
@@ -456,31 +427,17 @@ def mmap_cq(bench):
     sweep(lambda: Mapping(bench.context, key, size, mmap.PROT_READ), Mapping.close, errors=MMAP_ERRORS)
 
 
-@case("MR: query")
-def query_mr(bench):
-    region = bench.region(PIECE_SIZE)
-    sweep(region.query)
-
-
-@case("MR: EFA's query")
-def efa_query_mr(bench):
-    region = bench.region(PIECE_SIZE)
-    sweep(region.efa_query)
-
-
-@case("device: query")
-def query_device(bench):
-    sweep(bench.context.query_device)
-
-
-@case("port: query")
-def query_port(bench):
-    sweep(lambda: bench.context.query_port(1))
-
-
-@case("port: query of its speed")
-def query_port_speed(bench):
-    sweep(lambda: bench.context.query_port_speed(1))
+# What changes nothing: a function of a Bench returns the action.
+for name, prepare in {
+    "completion counter: modify": lambda bench: functools.partial(bench.counter().modify, 1),
+    "QP: query": lambda bench: bench.queue_pair().query,
+    "MR: query": lambda bench: bench.region(PIECE_SIZE).query,
+    "MR: EFA's query": lambda bench: bench.region(PIECE_SIZE).efa_query,
+    "device: query": lambda bench: bench.context.query_device,
+    "port: query": lambda bench: functools.partial(bench.context.query_port, 1),
+    "port: query of its speed": lambda bench: functools.partial(bench.context.query_port_speed, 1),
+}.items():
+    case(name)(lambda bench, prepare=prepare: sweep(prepare(bench)))
 
 
 @suite.case("counters: read")
@@ -496,25 +453,15 @@ def counters():
             os.close(fd)
 
 
-def bind():
-    if (result := main.bind()) != "ok":
-        raise OSError(getattr(errno, result), "bind")
-
-
-def unbind():
-    if (result := main.unbind()) != "ok":
-        raise OSError(getattr(errno, result), "unbind")
-
-
 @suite.case("probe")
 def probe():
     main.unbind()
-    sweep(bind, lambda _: unbind(), errors=PROBE_ERRORS)
+    sweep(lambda: main.write("bind"), lambda _: main.write("unbind"), errors=PROBE_ERRORS)
 
 
 @suite.case("remove")
 def remove():
-    sweep(lambda _: unbind(), prepare=bind)
+    sweep(lambda _: main.write("unbind"), prepare=lambda: main.write("bind"))
 
 
 def system_call(*arguments):

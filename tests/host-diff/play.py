@@ -5,6 +5,7 @@
 usage: play.py FILE: output of the program `sequences`, a line of JSON for each seed; see host/driver/src/sequence.rs.
 """
 
+import collections
 import errno
 import itertools
 import json
@@ -12,7 +13,6 @@ import mmap
 import re
 import sys
 from pathlib import Path
-from typing import ClassVar
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kselftest"))
 
@@ -76,89 +76,72 @@ def same(got, wanted, what):
 class Player:
     """A program and its objects, the newest of each kind last."""
 
-    STATES: ClassVar = {
-        "init_qp": (objects.QPS_INIT, objects.QP_STATE | objects.QP_PKEY_INDEX | objects.QP_PORT | objects.QP_QKEY),
-        "rtr_qp": (objects.QPS_RTR, objects.QP_STATE),
-        "rts_qp": (objects.QPS_RTS, objects.QP_STATE | objects.QP_SQ_PSN),
-    }
-
     def __init__(self, device):
         self.device = device
         self.context = None
         self.memory = objects.Memory(mmap.PAGESIZE)
-        self.forget()
-
-    def forget(self):
-        self.pds, self.cqs, self.qps, self.ahs, self.mrs, self.counters = [], [], [], [], [], []
+        self.made = collections.defaultdict(list)
 
     def newest(self, kind):
-        if not kind:
+        if not self.made[kind]:
             raise OSError(errno.ENOENT, "no object")
-        return kind[-1]
-
-    def destroy(self, kind, destroy):
-        destroy(self.newest(kind))
-        kind.pop()
+        return self.made[kind][-1]
 
     def call(self, verb):
-        match verb:
-            case "counters" | "open" if not self.device.names("infiniband"):
-                raise OSError(errno.ENODEV, "no device")
-            case "counters":
-                if isinstance(value := self.device.counter("tx_bytes", port=True), str):
-                    raise OSError(getattr(errno, value), "hw_counters")
-                return
-            case "open":
-                self.context = opened(self.device)
-                return
-            case "close":
-                self.close()
-                return
-        context, memory = self.newest([self.context] if self.context else []), self.memory
-        match verb:
-            case "alloc_pd":
-                self.pds.append(context.alloc_pd()[0])
-            case "create_cq":
-                self.cqs.append(objects.CompletionQueue(context))
-            case "create_cq_with_events":
-                self.cqs.append(objects.CompletionQueue(context, flags=objects.CQ_WITH_COMPLETION_CHANNEL))
-            case "create_qp":
-                pd, cq = self.newest(self.pds), self.newest(self.cqs)
-                self.qps.append(objects.QueuePair(context, pd, cq.handle, cq.handle))
-            case "init_qp" | "rtr_qp" | "rts_qp":
-                state, mask = self.STATES[verb]
-                self.newest(self.qps).modify(mask, state, qkey=QKEY)
-            case "query_qp":
-                self.newest(self.qps).query()
-            case "create_ah":
-                self.ahs.append(objects.AddressHandle(context, self.newest(self.pds)))
-            case "reg_mr":
-                self.mrs.append(objects.MemoryRegion(context, self.newest(self.pds), memory.address, memory.length))
-            case "create_counter":
-                self.counters.append(objects.CompletionCounter(context, memory.address, memory.address + 8))
-            case "set_counter":
-                self.newest(self.counters).modify(1)
-            case "attach_counter":
-                pair = self.newest(self.qps)
-                self.newest(self.counters).attach(pair, 1)
-            case "dealloc_pd":
-                self.destroy(self.pds, context.dealloc_pd)
-            case "destroy_cq":
-                self.destroy(self.cqs, objects.CompletionQueue.destroy)
-            case "destroy_qp":
-                self.destroy(self.qps, objects.QueuePair.destroy)
-            case "destroy_ah":
-                self.destroy(self.ahs, objects.AddressHandle.destroy)
-            case "dereg_mr":
-                self.destroy(self.mrs, objects.MemoryRegion.dereg)
-            case "destroy_counter":
-                self.destroy(self.counters, objects.CompletionCounter.destroy)
+        if verb in ("counters", "open") and not self.device.names("infiniband"):
+            raise OSError(errno.ENODEV, "no device")
+        if verb == "counters":
+            if isinstance(value := self.device.counter("tx_bytes", port=True), str):
+                raise OSError(getattr(errno, value), "hw_counters")
+        elif verb == "open":
+            self.context = opened(self.device)
+        elif verb == "close":
+            self.close()
+        elif not self.context:
+            raise OSError(errno.ENOENT, "no object")
+        elif verb in CREATE:
+            kind, create = CREATE[verb]
+            self.made[kind].append(create(self, self.context))
+        elif verb in DESTROY:
+            kind, destroy = DESTROY[verb]
+            destroy(self.newest(kind))
+            self.made[kind].pop()
+        else:
+            USE[verb](self)
 
     def close(self):
         if self.context:
             self.context.close()
         self.context = None
-        self.forget()
+        self.made.clear()
+
+
+CREATE = {
+    "alloc_pd": ("pd", lambda _, context: (context, context.alloc_pd()[0])),
+    "create_cq": ("cq", lambda _, context: objects.CompletionQueue(context)),
+    "create_cq_with_events": ("cq", lambda _, context: objects.CompletionQueue(context, flags=objects.CQ_WITH_COMPLETION_CHANNEL)),
+    "create_qp": ("qp", lambda p, context: objects.QueuePair(context, p.newest("pd")[1], *[p.newest("cq").handle] * 2)),
+    "create_ah": ("ah", lambda p, context: objects.AddressHandle(context, p.newest("pd")[1])),
+    "reg_mr": ("mr", lambda p, context: objects.MemoryRegion(context, p.newest("pd")[1], p.memory.address, p.memory.length)),
+    "create_counter": ("counter", lambda p, context: objects.CompletionCounter(context, p.memory.address, p.memory.address + 8)),
+}
+DESTROY = {
+    "dealloc_pd": ("pd", lambda pd: pd[0].dealloc_pd(pd[1])),
+    "destroy_cq": ("cq", objects.CompletionQueue.destroy),
+    "destroy_qp": ("qp", objects.QueuePair.destroy),
+    "destroy_ah": ("ah", objects.AddressHandle.destroy),
+    "dereg_mr": ("mr", objects.MemoryRegion.dereg),
+    "destroy_counter": ("counter", objects.CompletionCounter.destroy),
+}
+INIT = objects.QP_STATE | objects.QP_PKEY_INDEX | objects.QP_PORT | objects.QP_QKEY
+USE = {
+    "init_qp": lambda p: p.newest("qp").modify(INIT, objects.QPS_INIT, qkey=QKEY),
+    "rtr_qp": lambda p: p.newest("qp").modify(objects.QP_STATE, objects.QPS_RTR, qkey=QKEY),
+    "rts_qp": lambda p: p.newest("qp").modify(objects.QP_STATE | objects.QP_SQ_PSN, objects.QPS_RTS, qkey=QKEY),
+    "query_qp": lambda p: p.newest("qp").query(),
+    "set_counter": lambda p: p.newest("counter").modify(1),
+    "attach_counter": lambda p: (pair := p.newest("qp")) and p.newest("counter").attach(pair, 1),
+}
 
 
 def play(device, player, step):
