@@ -7,9 +7,10 @@ import os
 import resource
 import signal
 
-from harness import ONCE, Cases, attempt, ends, fork
+from harness import ONCE, Cases, attempt
 from memory import EXEC, PAGE, READ, WRITE, Area, Mapped, libc, map_memory
 from objects import CQ_WITH_COMPLETION_CHANNEL
+from processes import ends, fork
 from selftest import errno_name
 
 cases = Cases("mmap")

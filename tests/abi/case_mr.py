@@ -8,9 +8,10 @@ import resource
 import struct
 
 import objects
-from harness import INPUTS, ONCE, Cases, as_another_user, attempt, attempts, ends, fork, in_another_context, twice, until_refused
+from harness import INPUTS, ONCE, Cases, as_another_user, attempt, attempts, in_another_context, twice, until_refused
 from memory import EXEC, HUGE_PAGE, PAGE, READ, WRITE, Area, Contiguous, Irregular, Mapped, Scattered, dmabuf, heap, scattered_dmabuf
 from objects import IoctlMemoryRegion, object_handle
+from processes import ends, fork
 from uverbs import UHW_IN, Attribute, Buffer, pointer_in, pointer_out
 
 cases = Cases("mr")

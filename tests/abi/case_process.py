@@ -11,8 +11,9 @@ import threading
 import time
 
 import objects
-from harness import Cases, Worker, attempt, ends, ensure, fork, pinned
+from harness import Cases, Worker, attempt, ensure, pinned
 from memory import PAGE
+from processes import ends, fork
 
 cases = Cases("process")
 PROCESSES, ROUNDS = 6, 30
@@ -50,7 +51,7 @@ def processes(s, kind, make, destroy):
     s.shows_commands = False
 
     def work():
-        mine = Worker(s.function, s.by_name)
+        mine = Worker(s.function)
         for _ in range(8 if kind == "context" else ROUNDS):
             destroy(mine, make(mine))
 
@@ -92,7 +93,7 @@ def killed(s, _, make, destroy):
     reader, writer = os.pipe()
 
     def work():
-        mine = Worker(s.function, s.by_name)
+        mine = Worker(s.function)
         while True:
             make(mine)
             os.write(writer, b".")
@@ -124,7 +125,7 @@ def thousand(s):
     reader, writer = os.pipe()
 
     def work():
-        mine = Worker(s.function, s.by_name)
+        mine = Worker(s.function)
         kept = []
         for kind in ("pd", "cq", "qp", "mr", "ah"):
             for _ in range(1000):
@@ -235,7 +236,7 @@ def pinned_memory(s):
 def signals(s):
     """Checks that signals do not interrupt commands."""
     no_commands(s)
-    mine = Worker(s.function, s.by_name)
+    mine = Worker(s.function)
     process = fork(lambda: [mine.mr().dereg() for _ in range(200)])
     for _ in range(50):
         for number in (signal.SIGSTOP, signal.SIGCONT, signal.SIGWINCH):

@@ -25,6 +25,7 @@ import selftest
 import uverbs
 from memory import PAGE
 from patience import PATIENCE
+from processes import children, ends, fork
 
 COUNTERS = (
     "alloc_ucontext_err alloc_pd_err create_cq_err create_qp_err create_ah_err reg_mr_err mmap_err cmds_err no_completion_cmds"
@@ -96,9 +97,8 @@ def ensure(*_):
 class Session:
     """The state of a case: a device, and a context with objects that are created at their first use."""
 
-    def __init__(self, function, by_name):
+    def __init__(self, function):
         self.function = function
-        self.by_name = by_name
         self.stack = contextlib.ExitStack()
         self.memory = []
         # True shows each command, False the number of each kind, and None neither.
@@ -315,34 +315,6 @@ def pinned():
         return next(int(line.split()[1]) for line in file if line.startswith("VmPin"))
 
 
-# Child processes of the case that have not been waited for.
-children = set()
-
-
-def fork(work):
-    """Runs a function in a child process, which does not outlive the case."""
-    process = os.fork()
-    if process == 0:
-        try:
-            work()
-            os._exit(0)
-        except BaseException as error:
-            os.write(1, f"# {type(error).__name__}: {error}\n".encode())
-            os._exit(1)
-    children.add(process)
-    return process
-
-
-def ends(processes):
-    """Waits for processes; returns how they ended, with the number of each end."""
-    counts = collections.Counter()
-    for process in processes:
-        status = os.waitpid(process, 0)[1]
-        children.remove(process)
-        counts[signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else f"exit-{os.WEXITSTATUS(status)}"] += 1
-    return ", ".join(f"{count} {end}" for end, count in sorted(counts.items()))
-
-
 def as_another_user(actions):
     """Calls actions() in a process of user 1000; returns `ok` or the errno's name for each result of attempt()."""
     reader, writer = os.pipe()
@@ -498,7 +470,7 @@ class Runner:
 
     def run_one(self, case, function):
         """Runs a case; returns its result as one line, and the bytes of its commands as another."""
-        session = Session(function, self.devices)
+        session = Session(function)
         signal.alarm(PATIENCE)
         try:
             result = attempt(case, session)

@@ -12,7 +12,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kselftest"))
 
 import selftest
 from crowd import Crowd
-from selftest import SEED, Failed, Suite, chance, equal, wait_until
+from processes import ends, fork
+from selftest import SEED, Suite, chance, equal, wait_until
 from uverbs import opened
 
 PROCESSES = 4
@@ -27,22 +28,6 @@ if not main.is_bound:
     main.rebind()
 
 
-def child(function, *arguments, closing=None):
-    """Starts a process that closes a file, calls a function and exits; its status is 1 if the function fails."""
-    pid = os.fork()
-    if pid:
-        return pid
-    status = 1
-    try:
-        if closing is not None:
-            os.close(closing)
-        function(*arguments)
-        status = 0
-    except BaseException as error:
-        print(f"# {type(error).__name__}: {error}", flush=True)
-    os._exit(status)
-
-
 def crowd(seed, objects=OBJECTS):
     crowd = Crowd(main, f"{SEED} {seed}")
     crowd.run(objects)
@@ -51,65 +36,49 @@ def crowd(seed, objects=OBJECTS):
     crowd.close()
 
 
-def endless_crowd(seed, progress):
-    """Creates and destroys objects without end, and writes a byte to a pipe for each."""
-    crowd = Crowd(main, f"{SEED} {seed}")
-    while True:
-        crowd.step()
-        os.write(progress, b".")
-
-
 def start_crowd(seed):
-    """Starts a process with an endless crowd; returns its pid, and the pipe that gets a byte for each object."""
+    """Starts a process that creates and destroys objects without end; returns its id, and a pipe that gets a byte for each object."""
     ready, progress = os.pipe()
-    pid = child(endless_crowd, seed, progress, closing=ready)
+
+    def work():
+        crowd = Crowd(main, f"{SEED} {seed}")
+        while True:
+            crowd.step()
+            os.write(progress, b".")
+
+    process = fork(work)
     os.close(progress)
-    return pid, ready
+    return process, ready
 
 
 def read_all(end):
     """Queries the device through sysfs and verbs until the other end of a pipe is closed."""
-    (name,) = main.names("infiniband")
-    port = main.sysfs / "infiniband" / name / "ports/1/hw_counters"
     with opened(main) as context:
         while not select.select([end], [], [], 0)[0]:
-            (port / "tx_bytes").read_text()
+            (main.port / "hw_counters/tx_bytes").read_text()
             context.query_device()
             context.query_port(1)
 
 
 def nothing_is_left():
-    def left():
-        return {name: count for name, count in main.state()["resources"].items() if count and name != "eq"}
-
-    wait_until(lambda: not left(), "the device has no objects left")
+    wait_until(lambda: not main.held(), "the device has no objects left")
     equal(main.protocol_errors(), 0, "protocol errors")
-
-
-def wait_for(pids):
-    """Waits for processes; fails unless all of them succeed."""
-    statuses = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
-    if any(statuses):
-        raise Failed(f"exit statuses {statuses}")
 
 
 @suite.case(f"{PROCESSES} processes create and destroy {OBJECTS} objects each")
 def at_once():
-    wait_for([child(crowd, seed) for seed in range(PROCESSES)])
+    equal(ends([fork(lambda seed=seed: crowd(seed)) for seed in range(PROCESSES)]), f"{PROCESSES} exit-0", "ends")
     nothing_is_left()
 
 
 @suite.case("the same while another process queries the device")
 def with_readers():
     end, others = os.pipe()
-    reader = child(read_all, end, closing=others)
-    pids = [child(crowd, seed, OBJECTS // 2, closing=others) for seed in (11, 12)]
-    try:
-        wait_for(pids)
-    finally:
-        os.close(others)
-        os.close(end)
-    wait_for([reader])
+    reader = fork(lambda: (os.close(others), read_all(end)))
+    ended = ends([fork(lambda seed=seed: crowd(seed, OBJECTS // 2)) for seed in (11, 12)])
+    os.close(others)
+    os.close(end)
+    equal((ended, ends([reader])), ("2 exit-0", "1 exit-0"), "ends of the processes, and of that which queries")
     nothing_is_left()
 
 
@@ -121,11 +90,10 @@ def killed():
         for _, ready in started:
             for _ in range(lives.randrange(1, LIFE)):
                 equal(os.read(ready, 1), b".", "progress byte of the process")
-        for pid, _ in started:
-            os.kill(pid, signal.SIGKILL)
-        for pid, ready in started:
-            equal(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), -signal.SIGKILL, "exit status")
+        for process, ready in started:
+            os.kill(process, signal.SIGKILL)
             os.close(ready)
+        equal(ends([process for process, _ in started]), "2 SIGKILL", "ends")
         nothing_is_left()
 
 

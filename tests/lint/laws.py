@@ -62,26 +62,20 @@ def lines(name):
     return [(f"{name}:{number}", line) for number, line in enumerate(text.splitlines(), 1)]
 
 
+def matching(breaks, *patterns, but=None):
+    """Returns the lines for which BREAKS is true, of all files whose names match git's patterns but not BUT."""
+    names = [name for name in files(*patterns) if not (but and but.match(name))]
+    return [f"{place}: {line.strip()}" for name in names for place, line in lines(name) if breaks(line)]
+
+
 def unsafe_in_its_folders():
     """`unsafe` is in efa_rs/rdma, efa_rs/sys and efa_rs/ffi only."""
-    return [
-        f"{place}: {line.strip()}"
-        for name in files("efa_rs/*.rs", "samples/*.rs")
-        if not UNSAFE_ALLOWED.match(name)
-        for place, line in lines(name)
-        if UNSAFE.search(re.sub(r"//.*|\"[^\"]*\"", "", line))
-    ]
+    return matching(lambda line: UNSAFE.search(re.sub(r"//.*|\"[^\"]*\"", "", line)), "efa_rs/*.rs", "samples/*.rs", but=UNSAFE_ALLOWED)
 
 
 def releases_in_their_folders():
     """Code that depends on the kernel's release is in efa_rs/sys and efa_rs/ffi only."""
-    return [
-        f"{place}: {line.strip()}"
-        for name in files("efa_rs/*.rs")
-        if not RELEASE_ALLOWED.match(name)
-        for place, line in lines(name)
-        if RELEASE.search(line)
-    ]
+    return matching(RELEASE.search, "efa_rs/*.rs", but=RELEASE_ALLOWED)
 
 
 def little_c():
@@ -103,7 +97,7 @@ def short_files():
 
 def no_mirror():
     """No file names a package mirror."""
-    return [f"{place}: {line.strip()}" for name in files() for place, line in lines(name) if MIRROR.search(line)]
+    return matching(MIRROR.search)
 
 
 DRIVER = "efa_rs/efa_main.rs"
@@ -160,12 +154,7 @@ def no_circles():
 
 def own_reasons():
     """Each SAFETY comment says by itself why the code is sound."""
-    problems = []
-    for name in files("efa_rs/*.rs", "samples/*.rs"):
-        for place, line in lines(name):
-            if (match := SAFETY.match(line)) and ELSEWHERE.match(match["text"].strip()):
-                problems.append(f"{place}: {line.strip()}")
-    return problems
+    return matching(lambda line: (match := SAFETY.match(line)) and ELSEWHERE.match(match["text"].strip()), "efa_rs/*.rs", "samples/*.rs")
 
 
 def anchor(heading):

@@ -28,6 +28,7 @@ import pyverbs.enums as e
 import vfio
 from contents import ACCESS, KIB, MIB, Server, Side
 from monitor import Monitor
+from processes import fork
 from pyverbs.mr import DmaBufMR
 from pyverbs.pyverbs_error import PyverbsRDMAError
 from selftest import Suite, any_function, emulator, equal, errno_name, wait_until
@@ -200,19 +201,6 @@ def waits(pid):
         return False
 
 
-def forked(action):
-    """Runs an action in a new process, as calls of the library block other threads of Python; returns the process id."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            action()
-            os._exit(0)
-        except BaseException as error:
-            print(f"# {type(error).__name__}: {error}", flush=True)
-            os._exit(1)
-    return pid
-
-
 def joined(pid):
     """Waits for the end of a process; returns its exit status."""
     ended = wait_until(lambda: os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG), "the end of a process")
@@ -236,7 +224,7 @@ def exporter_meets(opcode, verb, exporter):
 
     def control():
         await_held(opcode)
-        other = forked(exporter)
+        other = fork(exporter)
         wait_until(lambda: waits(other) or has_ended(other), "the exporter has ended, or waits")
         was_waiting = waits(other)
         main.release(opcode)
@@ -244,7 +232,7 @@ def exporter_meets(opcode, verb, exporter):
             os._exit(1)
 
     hold(opcode)
-    controller = forked(control)
+    controller = fork(control)
     result = verb()
     return result, joined(controller) == 0
 
@@ -255,7 +243,7 @@ def verb_meets(opcode, verb, exporter):
     The command completes only once the verb has ended or waits. Returns whether the verb waits.
     """
     hold(opcode)
-    other = forked(exporter)
+    other = fork(exporter)
     await_held(opcode)
     caller, ended = os.getpid(), os.eventfd(0, os.EFD_NONBLOCK)
 
@@ -266,7 +254,7 @@ def verb_meets(opcode, verb, exporter):
         if not was_waiting:
             os._exit(1)
 
-    controller = forked(control)
+    controller = fork(control)
     verb()
     os.eventfd_write(ended, 1)
     os.close(ended)
@@ -287,7 +275,7 @@ def at_random(verb, exporter):
         time.sleep(exporter_later)
         exporter()
 
-    other = forked(export)
+    other = fork(export)
     time.sleep(verb_later)
     result = verb()
     equal(joined(other), 0, "exit status of the exporter's process")
@@ -474,7 +462,7 @@ def unknown():
             wait_until(lambda: main.state()["faults_hit"] > hits, "REG_MR is under way")
             setup.switch_off()
 
-        other = forked(export)
+        other = fork(export)
         equal(errno_of(setup.register), "ETIME", "registration")
         equal(joined(other), 0, "exit status of the exporter's process")
         wait_until(lambda: main.status()["state"] == "up", "the device has recovered")
