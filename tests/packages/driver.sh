@@ -92,22 +92,13 @@ upgrades() { # upgrades PACKAGE
 	}
 }
 
-came_up() {
-	ok "no unit failed during the boot" is running echo "$EFA_BOOT"
-}
-
 release=$(uname -r)
 echo "# kernel $release"
 echo "KTAP version 1"
+ok "no unit failed during the boot" is running echo "$EFA_BOOT"
 case $1 in
 # early: with a service that needs the device, tests/packages/needs-efa.service; trusted: with Secure Boot
 present | early | loaded | trusted)
-	case $1 in
-	present) echo "1..8" ;;
-	early | trusted) echo "1..9" ;;
-	loaded) echo "1..7" ;;
-	esac
-	came_up
 	ok "the driver is loaded" test -d /sys/module/efa
 	ok "the module is DKMS's" is "/lib/modules/$release/updates/dkms/efa.ko.xz" modinfo -F filename efa
 	ok "the device is bound" test -n "$(ls -d /sys/bus/pci/drivers/efa/0000:* 2>/dev/null)"
@@ -118,47 +109,33 @@ present | early | loaded | trusted)
 	[ "$1" != early ] || ok "a service of the early boot has found the device" is active systemctl is-active needs-efa.service
 	[ "$1" != trusted ] || ok "Secure Boot is on" has_secure_boot ;;
 rejected) # with Secure Boot, whose firmware does not trust DKMS's key
-	echo "1..6"
-	came_up
 	ok "Secure Boot is on" has_secure_boot
 	ok "the driver is installed" is "/lib/modules/$release/updates/dkms/efa.ko.xz" modinfo -F filename efa
 	ok "the driver is not loaded" fails test -d /sys/module/efa
 	ok "the kernel has rejected it" rejected
 	ok "advise explains how to enroll the key" advises 'mokutil --import' ;;
 inserted) # the driver is loaded by hand, without a package
-	echo "1..5"
-	came_up
 	ok "the driver is loaded" test -d /sys/module/efa
 	ok "no other driver is installed" fails modinfo -F filename efa
 	ok "the device is bound" test -n "$(ls -d /sys/bus/pci/drivers/efa/0000:* 2>/dev/null)"
 	ok "ibv_devinfo shows an active port" has_active_port ;;
 idle) # the driver is installed, and the machine has no device
-	echo "1..4"
-	came_up
 	ok "the driver is loaded" test -d /sys/module/efa
 	ok "no device is bound" is "" sh -c 'ls -d /sys/bus/pci/drivers/efa/0000:* 2>/dev/null'
 	ok "the boot waits for the driver" is_wanted ;;
 off) # an administrator has masked the driver's unit
-	echo "1..4"
-	came_up
 	ok "the driver is not loaded" fails test -d /sys/module/efa
 	ok "the driver is installed" modinfo -F filename efa
 	ok "the boot does not wait for the driver" fails is_wanted ;;
 blacklisted) # an administrator has blacklisted the driver
-	echo "1..4"
-	came_up
 	ok "the driver is not loaded" fails test -d /sys/module/efa
 	ok "the driver is installed" modinfo -F filename efa
 	ok "the boot would wait for the driver" is_wanted ;;
 absent)
-	echo "1..4"
-	came_up
 	ok "no driver is loaded" fails test -d /sys/module/efa
 	ok "modprobe finds no driver" fails modprobe --dry-run efa
 	ok "the boot waits for the driver if and only if the package is installed" is_wanted_if_there ;;
 upgraded) # upgrades the package in this boot, while a program uses the device
-	echo "1..8"
-	came_up
 	sleep infinity 1<>/dev/infiniband/uverbs0 &
 	program=$!
 	ok "a newer package is installed" upgrades "$2"
@@ -171,15 +148,13 @@ upgraded) # upgrades the package in this boot, while a program uses the device
 	ok "the new module is loaded" is "$3" cat /sys/module/efa/version
 	ok "ibv_devinfo shows an active port" has_active_port ;;
 amazons) # the C driver of Amazon's package is installed
-	echo "1..4"
-	came_up
 	ok "a driver is loaded" test -d /sys/module/efa
 	ok "the module is not ours" fails grep -q . /sys/module/efa/version
 	ok "the boot does not wait for ours" fails is_wanted ;;
 c)
-	echo "1..4"
-	came_up
 	ok "the kernel's own driver is loaded" test -d /sys/module/efa
 	ok "the module is the kernel's" is "/lib/modules/$release/kernel/drivers/infiniband/hw/efa/efa.ko.xz" modinfo -F filename efa
 	ok "the boot does not wait for ours" fails is_wanted ;;
+*) exit 2 ;;
 esac
+echo "1..$number"
