@@ -4,7 +4,8 @@
 import functools
 import struct
 
-from harness import INPUTS, Cases, attempt, attempts, in_another_context, twice, until_refused
+from harness import INPUTS, Cases, attempt, attempts, in_another_context, many, twice, until_refused
+from objects import AddressHandle
 from uverbs import Buffer
 
 cases = Cases("ah")
@@ -74,13 +75,6 @@ def in_use(s):
 cases.add("more than the device has", lambda s: until_refused(s.ah, 6), "small")
 
 
-@cases.case("many")
-def many(s):
-    s.shows_commands = False
-    handles = [s.ah(dgid=struct.pack(">QQ", 0xFE80 << 48, index)) for index in range(300)]
-    for ah in handles[::2]:
-        ah.destroy()
-
-
+cases.add("many", lambda s: many(s, 300, lambda number: s.ah(dgid=struct.pack(">QQ", 0xFE80 << 48, number)), AddressHandle.destroy))
 cases.add("MODIFY_AH", lambda s: s.context.command(MODIFY_AH, bytes(48), 8))
 cases.add("QUERY_AH", lambda s: s.context.command(QUERY_AH, bytes(8), 64))

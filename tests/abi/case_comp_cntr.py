@@ -7,7 +7,7 @@ import struct
 
 import objects
 from case_qp_modify import NEEDED, STATES, STEPS, mask
-from harness import ONCE, Cases, attempt, attempts, in_another_context, pinned, twice
+from harness import ONCE, Cases, attempt, attempts, in_another_context, many, pinned, twice
 from memory import HUGE_PAGE, PAGE, READ, Area, Contiguous, Scattered, dmabuf, heap
 from objects import BUFFER_DMABUF, BUFFER_VA, CompletionCounter, buffer_in
 from uverbs import Attribute, Buffer, object_handle, pointer_in, pointer_out
@@ -131,12 +131,12 @@ cases.add(
 )
 
 
-@cases.case("many")
-def many(s):
-    s.shows_commands = False
-    made = [s.counter(s.page.address + 16 * number, s.page.address + 16 * number + 8) for number in range(200)]
-    for counter in made[::2]:
-        counter.destroy()
+cases.add(
+    "many",
+    lambda s: many(
+        s, 200, lambda number: s.counter(s.page.address + 16 * number, s.page.address + 16 * number + 8), CompletionCounter.destroy
+    ),
+)
 
 
 @cases.case("with an unknown attribute")

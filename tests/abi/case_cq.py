@@ -4,7 +4,7 @@
 import struct
 
 import objects
-from harness import Cases, attempt, attempts, in_another_context, twice, until_refused
+from harness import Cases, attempt, attempts, in_another_context, many, twice, until_refused
 from objects import CQ_WITH_COMPLETION_CHANNEL, CQ_WITH_SGID, CQ_WITH_SQ_COMP_64_BIT_REQ_ID, CompletionChannel
 from uverbs import UHW_IN, UHW_OUT, Attribute, Buffer, object_handle, pointer_in, pointer_out
 
@@ -154,11 +154,8 @@ cases.add("more than the device has", lambda s: until_refused(lambda: s.cq(num_s
 
 
 @cases.case("many")
-def many(s):
-    s.shows_commands = False
-    queues = [s.cq(flags=index & 3) for index in range(300)]
-    for cq in queues[::2]:
-        cq.destroy()
+def many_queues(s):
+    many(s, 300, lambda number: s.cq(flags=number & 3), objects.CompletionQueue.destroy)
     return [s.cq() and 1 for _ in range(100)].count(1)
 
 

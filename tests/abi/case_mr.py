@@ -8,14 +8,14 @@ import resource
 import struct
 
 import objects
-from harness import INPUTS, ONCE, Cases, as_another_user, attempt, attempts, in_another_context, twice, until_refused
-from memory import EXEC, HUGE_PAGE, PAGE, READ, WRITE, Area, Contiguous, Irregular, Mapped, Scattered, dmabuf, heap, scattered_dmabuf
+from harness import INPUTS, ONCE, Cases, as_another_user, attempt, attempts, in_another_context, many, twice, until_refused
+from memory import EXEC, HUGE_PAGE, PAGE, READ, WRITE, Area, Contiguous, Mapped, Scattered, dmabuf, heap, scattered_dmabuf
 from objects import IoctlMemoryRegion, object_handle
 from processes import ends, fork
 from uverbs import UHW_IN, Attribute, Buffer, pointer_in, pointer_out
 
 cases = Cases("mr")
-LOCAL_WRITE, REMOTE_WRITE, REMOTE_READ = 1, 2, 4
+LOCAL_WRITE, REMOTE_READ = objects.ACCESS_LOCAL_WRITE, objects.ACCESS_REMOTE_READ
 KINDS = {"": objects.MemoryRegion, " by ioctl": IoctlMemoryRegion}
 
 
@@ -45,7 +45,7 @@ both("{} bytes", LENGTHS, lambda s, kind, length: s.mr(s.area(Scattered, 32).add
 PARTS = [(length, offset) for offset in (1, 7, 8, 64, 4095) for length in sorted({1, PAGE - offset, PAGE, 4 * PAGE})]
 cases.each("{} bytes at {}", PARTS, lambda s, length, offset: s.mr(s.area(Scattered, 8).address + offset, length))
 cases.each("{} scattered pages", (512, 513, 2048), lambda s, count: s.mr(s.area(Scattered, count).address, count * PAGE))
-cases.each("{} pages", (8191, 8192, 8193, 16384), lambda s, count: s.mr(s.area(Irregular, count).address, count * PAGE))
+cases.each("{} pages", (8191, 8192, 8193, 16384), lambda s, count: s.mr(s.area(Scattered, count, same=2).address, count * PAGE))
 PLACES = (
     ("the end of the address space", 0xFFFF_FFFF_FFFF_F000, PAGE),
     ("past the end of the address space", 0xFFFF_FFFF_FFFF_F000, 2 * PAGE),
@@ -101,7 +101,7 @@ for name, prot in (("nothing", 0), ("reading", READ), ("writing", WRITE), ("exec
 def hole(s):
     area = s.area(Scattered, 3)
     Mapped(area.address + PAGE, PAGE).close()
-    return attempt(s.mr, area.address, 3 * PAGE), attempt(s.mr, area.address, PAGE), attempt(s.mr, area.address + 2 * PAGE, PAGE)
+    return [attempt(s.mr, area.address + PAGE * first, PAGE * count) for first, count in ((0, 3), (0, 1), (2, 1))]
 
 
 @cases.case("unmapped while it is registered")
@@ -195,11 +195,8 @@ ATTRIBUTES = (
 )
 cases.each("by ioctl: {}", ATTRIBUTES, lambda s, _, attribute: by_ioctl(s, attribute))
 both("protection domain {:#x}", (77, 0xFFFF_FFFF), lambda s, kind, handle: s.mr(pd=handle, kind=kind))
-PDS = (
-    ("is gone", lambda s: {"pd": gone_pd(s)}),
-    ("of another context", lambda s: {"context": s.open(), "pd": s.pd}),
-)
-both("protection domain {}", PDS, lambda s, kind, _, options: s.mr(kind=kind, **options(s)))
+both("protection domain is gone", ONCE, lambda s, kind: s.mr(pd=gone_pd(s), kind=kind))
+both("protection domain of another context", ONCE, lambda s, kind: s.mr(context=s.open(), pd=s.pd, kind=kind))
 both("another kind of object as a protection domain", ONCE, lambda s, kind: s.mr(pd=s.a_cq.handle, kind=kind))
 
 
@@ -217,13 +214,7 @@ HANDLES = (0, 77, 0xFFFF_FFFF)
 cases.each("dereg of handle {:#x}", HANDLES, lambda s, handle: s.context.send(objects.DEREG_MR, struct.pack("<I", handle)))
 
 
-@cases.case("the same memory many times")
-def same(s):
-    s.shows_commands = False
-    regions = [s.mr(access=index & 5 | 1) for index in range(200)]
-    for region in regions[::2]:
-        region.dereg()
-
+cases.add("the same memory many times", lambda s: many(s, 200, lambda number: s.mr(access=number & 5 | 1), objects.MemoryRegion.dereg))
 
 # Queries.
 

@@ -118,32 +118,6 @@ cases.each("{}: destroyed by threads at the same time", OF_A_CONTEXT, race)
 cases.each("{}: killed in the middle", BY_KIND, killed)
 
 
-@cases.case("killed with 1000 objects of each kind", "many")
-def thousand(s):
-    """Checks that the end of the process releases all of its objects."""
-    no_commands(s)
-    reader, writer = os.pipe()
-
-    def work():
-        mine = Worker(s.function)
-        kept = []
-        for kind in ("pd", "cq", "qp", "mr", "ah"):
-            for _ in range(1000):
-                kept.append(KINDS[kind][0](mine))
-        os.write(writer, b".")
-        time.sleep(LONG)
-
-    process = fork(work)
-    os.read(reader, 1)
-    resources = s.function.state()["resources"]
-    held = ", ".join(f"{resources[kind]} {kind}" for kind in ("pd", "cq", "qp", "mr", "ah"))
-    os.kill(process, signal.SIGKILL)
-    return held, ends([process])
-
-
-LONG = 600
-
-
 def dealloc_pd(s, pd):
     """Deallocates by ioctl, because the core refuses writes of a process that has not opened the file itself."""
     s.context.ioctl(objects.OBJECT_PD, objects.METHOD_PD_DESTROY, objects.object_handle(0, pd))

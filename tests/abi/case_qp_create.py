@@ -5,7 +5,7 @@ import itertools
 import struct
 
 import objects
-from harness import Cases, attempt, attempts, in_another_context, twice, until_refused
+from harness import Cases, attempt, attempts, in_another_context, many, twice, until_refused
 from objects import DESTROY_QP, QP_RESPONSE, QPT_DRIVER, QPT_RC, QPT_UD, IoctlQueuePair, object_handle
 from uverbs import UHW_IN, UHW_OUT, Attribute, Buffer, pointer_in
 
@@ -230,9 +230,6 @@ def order(s):
 
 
 @cases.case("many")
-def many(s):
-    s.shows_commands = False
-    pairs = [s.qp(qp_type=QPT_UD if index & 1 else QPT_DRIVER) for index in range(200)]
-    for pair in pairs[::2]:
-        pair.destroy()
+def many_pairs(s):
+    many(s, 200, lambda number: s.qp(qp_type=QPT_UD if number & 1 else QPT_DRIVER), objects.QueuePair.destroy)
     return [s.qp() and 1 for _ in range(100)].count(1)

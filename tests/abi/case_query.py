@@ -4,19 +4,9 @@
 import itertools
 import struct
 
+import uverbs
 from harness import INPUTS, Cases, attempt
-from uverbs import (
-    METHOD_QUERY_PORT_SPEED,
-    OBJECT_DEVICE,
-    QUERY_DEVICE,
-    QUERY_DEVICE_SIZE,
-    UHW_IN,
-    UHW_OUT,
-    Attribute,
-    Buffer,
-    pointer_in,
-    pointer_out,
-)
+from uverbs import OBJECT_DEVICE, QUERY_DEVICE, QUERY_DEVICE_SIZE, UHW_IN, UHW_OUT, Attribute, Buffer, pointer_in, pointer_out
 
 cases = Cases("query")
 DEVICES = ("efa3", "efa4", "efa0", "efa2", "no-eq", "small")
@@ -83,7 +73,7 @@ cases.each("QUERY_PORT of port {}", (0, 1, 2), lambda s, port: query_port(s, 48,
 
 
 def port_speed(*attributes):
-    return lambda s: s.context.ioctl(OBJECT_DEVICE, METHOD_QUERY_PORT_SPEED, *attributes) and None
+    return lambda s: s.context.ioctl(OBJECT_DEVICE, uverbs.METHOD_QUERY_PORT_SPEED, *attributes) and None
 
 
 ONE = struct.pack("<Q", 1)

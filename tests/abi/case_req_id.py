@@ -4,15 +4,9 @@
 import itertools
 
 from harness import Cases
-from objects import (
-    CQ_WITH_COMPLETION_CHANNEL,
-    CQ_WITH_SGID,
-    CQ_WITH_SQ_COMP_64_BIT_REQ_ID,
-    QP_WITH_SQ_64_BIT_REQ_ID,
-    QP_WITH_UNSOLICITED_WRITE_RECV,
-    QPT_DRIVER,
-    QPT_UD,
-)
+from objects import CQ_WITH_COMPLETION_CHANNEL, CQ_WITH_SGID, CQ_WITH_SQ_COMP_64_BIT_REQ_ID, QPT_DRIVER, QPT_UD
+from objects import QP_WITH_SQ_64_BIT_REQ_ID as WITH_LONG
+from objects import QP_WITH_UNSOLICITED_WRITE_RECV as UNSOLICITED
 
 cases = Cases("req_id", "efa4")
 LONG = CQ_WITH_SQ_COMP_64_BIT_REQ_ID
@@ -32,21 +26,17 @@ cases.each(
 for kind, name in ((QPT_DRIVER, "SRD"), (QPT_UD, "UD")):
     cases.each(
         name + " with flags {:#x}, {} requests in {} bytes",
-        [
-            (flags, depth, size)
-            for flags in (QP_WITH_SQ_64_BIT_REQ_ID, QP_WITH_SQ_64_BIT_REQ_ID | QP_WITH_UNSOLICITED_WRITE_RECV)
-            for depth, size in ((0, 0), (16, 1024), (16, 2048))
-        ],
+        [(flags, *room) for flags in (WITH_LONG, WITH_LONG | UNSOLICITED) for room in ((0, 0), (16, 1024), (16, 2048))],
         lambda s, flags, depth, size, kind=kind: s.qp(
             send_cq=s.cq(flags=LONG).handle, flags=flags, qp_type=kind, max_send_wr=depth, sq_ring_size=size
         ),
     )
 for device in ("efa3", "efa0"):
-    cases.add(f"{device}: queue pair", lambda s: s.qp(flags=QP_WITH_SQ_64_BIT_REQ_ID), device)
+    cases.add(f"{device}: queue pair", lambda s: s.qp(flags=WITH_LONG), device)
     cases.add(f"{device}: queue pair, and all else", lambda s: s.qp(flags=3), device)
 
 
 @cases.case("two queue pairs of both kinds with one completion queue")
 def both(s):
     cq = s.cq(flags=LONG).handle
-    return s.qp(send_cq=cq), s.qp(send_cq=cq, flags=QP_WITH_SQ_64_BIT_REQ_ID)
+    return s.qp(send_cq=cq), s.qp(send_cq=cq, flags=WITH_LONG)

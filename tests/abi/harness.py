@@ -309,6 +309,13 @@ def until_refused(make, count):
     return attempts(*[lambda: make() and None] * count)
 
 
+def many(s, count, make, destroy):
+    """Creates many objects, and destroys every other one. Their commands are counted."""
+    s.shows_commands = False
+    for thing in [make(number) for number in range(count)][::2]:
+        destroy(thing)
+
+
 def pinned():
     """Returns the size of this process's pinned memory in KiB."""
     with open("/proc/self/status") as file:

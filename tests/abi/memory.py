@@ -50,26 +50,17 @@ class Mapped(Area):
 
 
 class Scattered(Area):
-    """Pages of which no two are contiguous for a device: all of them map the same page."""
+    """Pages of which no two are contiguous for a device: all of them map the same page.
 
-    def __init__(self, count, prot=READ | WRITE):
-        super().__init__(count * PAGE, prot=0)
+    With SAME, only the first ones do, so that no larger page size fits. This is fast for any number of pages.
+    """
+
+    def __init__(self, count, prot=READ | WRITE, same=None):
+        super().__init__(count * PAGE, prot=prot if same else 0)
         fd = os.memfd_create("scattered")
         os.ftruncate(fd, PAGE)
-        for page in range(count):
+        for page in range(same or count):
             map_memory(PAGE, prot, mmap.MAP_SHARED, fd, address=self.address + page * PAGE)
-        os.close(fd)
-
-
-class Irregular(Area):
-    """Ordinary pages, of which the first two map the same page, so that no larger page size fits. Fast to create in any number."""
-
-    def __init__(self, count):
-        super().__init__(count * PAGE)
-        fd = os.memfd_create("irregular")
-        os.ftruncate(fd, PAGE)
-        for page in range(2):
-            map_memory(PAGE, READ | WRITE, mmap.MAP_SHARED, fd, address=self.address + page * PAGE)
         os.close(fd)
 
 

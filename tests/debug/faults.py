@@ -21,29 +21,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kselftest"))
 import objects
 import selftest
 import uverbs
-from objects import (
-    BUFFER_VA,
-    CQ_WITH_COMPLETION_CHANNEL,
-    QP_PKEY_INDEX,
-    QP_PORT,
-    QP_QKEY,
-    QP_SQ_PSN,
-    QP_STATE,
-    QPS_INIT,
-    QPS_RESET,
-    QPS_RTR,
-    QPS_RTS,
-    QPT_UD,
-    AddressHandle,
-    CompletionChannel,
-    CompletionCounter,
-    CompletionQueue,
-    IoctlMemoryRegion,
-    Mapping,
-    Memory,
-    MemoryRegion,
-    QueuePair,
-)
 from selftest import Failed, Suite, equal, errno_name, result_of
 from uverbs import opened
 
@@ -255,27 +232,27 @@ class Bench:
     def __init__(self):
         self.context = opened(main)
         self.pd, _ = self.context.alloc_pd()
-        self.channel = CompletionChannel(self.context)
-        self.cq = CompletionQueue(self.context)
-        self.memory = Memory(CHAIN_SIZE)
+        self.channel = objects.CompletionChannel(self.context)
+        self.cq = objects.CompletionQueue(self.context)
+        self.memory = objects.Memory(CHAIN_SIZE)
 
     def completion_queue(self, **options):
-        return CompletionQueue(self.context, **options)
+        return objects.CompletionQueue(self.context, **options)
 
     def channel_queue(self):
-        return self.completion_queue(flags=CQ_WITH_COMPLETION_CHANNEL, channel=self.channel.fd)
+        return self.completion_queue(flags=objects.CQ_WITH_COMPLETION_CHANNEL, channel=self.channel.fd)
 
     def queue_pair(self, **options):
-        return QueuePair(self.context, self.pd, self.cq.handle, self.cq.handle, **options)
+        return objects.QueuePair(self.context, self.pd, self.cq.handle, self.cq.handle, **options)
 
     def region(self, length, **options):
-        return MemoryRegion(self.context, self.pd, self.memory.address, length, **options)
+        return objects.MemoryRegion(self.context, self.pd, self.memory.address, length, **options)
 
     def address_handle(self):
-        return AddressHandle(self.context, self.pd)
+        return objects.AddressHandle(self.context, self.pd)
 
     def counter(self):
-        return CompletionCounter(self.context, self.memory.address, self.memory.address + 8)
+        return objects.CompletionCounter(self.context, self.memory.address, self.memory.address + 8)
 
     def fill(self):
         """Adds an object of each other kind."""
@@ -283,7 +260,7 @@ class Bench:
         # A counter can be attached only to a queue pair that is not in use yet.
         self.counter().attach(pair, 1)
         pair.to_rts()
-        Mapping(self.context, pair.response.sq_db_mmap_key, mmap.PAGESIZE).close()
+        objects.Mapping(self.context, pair.response.sq_db_mmap_key, mmap.PAGESIZE).close()
         self.region(PIECE_SIZE)
         self.address_handle()
         self.channel_queue()
@@ -338,17 +315,21 @@ made("PD", lambda bench: (bench.context, bench.context.alloc_pd()[0]), lambda pd
 
 @case("completion channel: create")
 def create_channel(bench):
-    sweep(lambda: CompletionChannel(bench.context), CompletionChannel.close)
+    sweep(lambda: objects.CompletionChannel(bench.context), objects.CompletionChannel.close)
 
 
-CQ_DESTROY = (CompletionQueue.destroy, CompletionQueue.destroy_by_write)
+CQ_DESTROY = (objects.CompletionQueue.destroy, objects.CompletionQueue.destroy_by_write)
 made("CQ", Bench.completion_queue, *CQ_DESTROY)
 made("CQ with a completion channel", Bench.channel_queue, *CQ_DESTROY)
-made("CQ on user memory", lambda bench: bench.completion_queue(buffer=(BUFFER_VA, 0, bench.memory.address, PAGE), cqe=128), *CQ_DESTROY)
-made("SRD QP", Bench.queue_pair, QueuePair.destroy, QueuePair.destroy_by_ioctl)
-made("UD QP", lambda bench: bench.queue_pair(qp_type=QPT_UD), QueuePair.destroy)
-made("completion counter", Bench.counter, CompletionCounter.destroy)
-MR_DESTROY = (MemoryRegion.dereg, MemoryRegion.dereg_by_ioctl)
+made(
+    "CQ on user memory",
+    lambda bench: bench.completion_queue(buffer=(objects.BUFFER_VA, 0, bench.memory.address, PAGE), cqe=128),
+    *CQ_DESTROY,
+)
+made("SRD QP", Bench.queue_pair, objects.QueuePair.destroy, objects.QueuePair.destroy_by_ioctl)
+made("UD QP", lambda bench: bench.queue_pair(qp_type=objects.QPT_UD), objects.QueuePair.destroy)
+made("completion counter", Bench.counter, objects.CompletionCounter.destroy)
+MR_DESTROY = (objects.MemoryRegion.dereg, objects.MemoryRegion.dereg_by_ioctl)
 made("MR with its pages in the command", lambda bench: bench.region(INLINE_SIZE), *MR_DESTROY)
 made("MR with a page list in one piece", lambda bench: bench.region(PIECE_SIZE), *MR_DESTROY)
 made("MR with a page list in a chain", lambda bench: bench.region(CHAIN_SIZE), *MR_DESTROY)
@@ -365,30 +346,32 @@ def fragmented(bench):
         region.dereg()
 
 
-made("MR by ioctl", lambda bench: IoctlMemoryRegion(bench.context, bench.pd, bench.memory.address, PIECE_SIZE), *MR_DESTROY)
+made("MR by ioctl", lambda bench: objects.IoctlMemoryRegion(bench.context, bench.pd, bench.memory.address, PIECE_SIZE), *MR_DESTROY)
 
 
 @case("AH: of a peer that has one")
 def shared_ah(bench):
     bench.address_handle()
-    sweep(bench.address_handle, AddressHandle.destroy)
+    sweep(bench.address_handle, objects.AddressHandle.destroy)
 
 
-made("AH", Bench.address_handle, AddressHandle.destroy, AddressHandle.destroy_by_ioctl)
+made("AH", Bench.address_handle, objects.AddressHandle.destroy, objects.AddressHandle.destroy_by_ioctl)
 
 
 @case("QP: modify")
 def modify_qp(bench):
     pair = bench.queue_pair()
     steps = (
-        lambda: pair.modify(QP_STATE | QP_PKEY_INDEX | QP_PORT | QP_QKEY, QPS_INIT, qkey=0x11111111),
-        lambda: pair.modify(QP_STATE, QPS_RTR),
-        lambda: pair.modify(QP_STATE | QP_SQ_PSN, QPS_RTS),
+        lambda: pair.modify(
+            objects.QP_STATE | objects.QP_PKEY_INDEX | objects.QP_PORT | objects.QP_QKEY, objects.QPS_INIT, qkey=0x11111111
+        ),
+        lambda: pair.modify(objects.QP_STATE, objects.QPS_RTR),
+        lambda: pair.modify(objects.QP_STATE | objects.QP_SQ_PSN, objects.QPS_RTS),
     )
     for number, step in enumerate(steps):
 
         def back(_, number=number):
-            pair.modify(QP_STATE, QPS_RESET)
+            pair.modify(objects.QP_STATE, objects.QPS_RESET)
             for step in steps[:number]:
                 step()
 
@@ -417,14 +400,14 @@ def mmap_qp(bench):
         (response.sq_db_mmap_key, mmap.PAGESIZE),
         (response.llq_desc_mmap_key, mmap.PAGESIZE),
     ):
-        sweep(lambda key=key, size=size: Mapping(bench.context, key, size), Mapping.close, errors=MMAP_ERRORS)
+        sweep(lambda key=key, size=size: objects.Mapping(bench.context, key, size), objects.Mapping.close, errors=MMAP_ERRORS)
 
 
 @case("CQ: mmap")
 def mmap_cq(bench):
     response = bench.cq.response
     key, size = response.q_mmap_key, response.q_mmap_size
-    sweep(lambda: Mapping(bench.context, key, size, mmap.PROT_READ), Mapping.close, errors=MMAP_ERRORS)
+    sweep(lambda: objects.Mapping(bench.context, key, size, mmap.PROT_READ), objects.Mapping.close, errors=MMAP_ERRORS)
 
 
 # What changes nothing: a function of a Bench returns the action.

@@ -18,7 +18,7 @@ MODULE = re.compile(r"(?:\bpub(?:\s*\([^)]*\))?\s+)?\bmod\s+\w+\s*;")
 PATH = re.compile(r"(?<![\w:.$])[A-Za-z_]\w*(?:\s*::\s*[A-Za-z_]\w*)+")
 TESTS = re.compile(r"#\[cfg\(test\)\]\s*mod\s+\w+\s*\{")
 ITEM = re.compile(r"^(?:pub(?:\([^)]*\))?\s+)?(?:const\s+)?(?:struct|enum|union|trait|type|fn|const|static)\s+(\w+)", re.MULTILINE)
-TOKEN = re.compile(r"::|[{},*]|\bas\b|\w+")
+WORD = re.compile(r"\*|\w+")
 
 
 @dataclass(frozen=True)
@@ -47,36 +47,27 @@ def without_tests(text):
     return text
 
 
-def leaves(tree):
+def leaves(tree, path=()):
     """Yields the paths of a use tree, each with its imported name."""
-    tokens = TOKEN.findall(tree)
-    position = 0
+    name, brace, rest = tree.strip().partition("{")
+    name, _, alias = name.partition(" as ")
+    path += tuple(WORD.findall(name))
+    if brace:
+        for part in parts(rest[: rest.rindex("}")]):
+            yield from leaves(part, path)
+    elif path:
+        path = path[:-1] if path[-1] == "self" and len(path) > 1 else path
+        yield path, alias.strip() or path[-1]
 
-    def parse(prefix):
-        nonlocal position
-        path = prefix
-        while position < len(tokens) and tokens[position] not in ("}", ","):
-            token = tokens[position]
-            position += 1
-            if token == "{":
-                while tokens[position] != "}":
-                    yield from parse(path)
-                    if tokens[position] == ",":
-                        position += 1
-                position += 1
-                return
-            if token == "as":
-                yield path, tokens[position]
-                position += 1
-                return
-            if token == "self" and path:
-                yield path, path[-1]
-                return
-            if token != "::":
-                path += (token,)
-        yield path, path[-1]
 
-    yield from parse(())
+def parts(text):
+    """Yields the parts of a list of use trees, whose commas are in no braces of their own."""
+    start = depth = 0
+    for place, letter in enumerate(f"{text},"):
+        depth += {"{": 1, "}": -1}.get(letter, 0)
+        if letter == "," and not depth:
+            yield from filter(None, [text[start:place].strip()])
+            start = place + 1
 
 
 class Crate:

@@ -86,10 +86,10 @@ class Exporter:
         _, _, _, _, size, offset = struct.unpack("<4I2Q", info)
         return offset, size
 
-    def export(self, offset=0, length=None):
-        """Returns a DMA buffer of the BAR, or of a part of it."""
+    def export(self):
+        """Returns a DMA buffer of the BAR."""
         head = struct.pack("<6I", 40, FEATURE_GET | FEATURE_DMA_BUF, BAR, os.O_RDWR | os.O_CLOEXEC, 0, 1)
-        return fcntl.ioctl(self.fd, DEVICE_FEATURE, bytearray(head + struct.pack("<2Q", offset, length or self.size)))
+        return fcntl.ioctl(self.fd, DEVICE_FEATURE, bytearray(head + struct.pack("<2Q", 0, self.size)))
 
     def enable(self, on):
         """Switches the BAR on or off."""
@@ -123,12 +123,6 @@ class Exporter:
         self.thread.join()
         os.close(self.request)
         os.close(self.ended)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.close()
 
 
 def unbind():
