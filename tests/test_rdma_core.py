@@ -83,12 +83,22 @@ def test_judge(capsys):
     others = (Result("skip", "no device"), good, Result("fail", "1 != 2"))
     for wanted, got in ((good, skipped), (None, good), *((skipped, other) for other in others)):
         assert not judge.report(1, "a", wanted, got)
-    for line in ("pass because\n\ta", "skip\n\ta", "ok\n\ta", "fail why\n\ta", "\ta", "pass\n\ta\n\ta", "pass\n\ta*", "pass\n\tsome a"):
+    for line in (
+        "pass because\n\tC a",
+        "skip\n\tC a",
+        "ok\n\tC a",
+        "fail why\n\tC a",
+        "\tC a",
+        "pass\n\tC a\n\tC a",
+        "pass\n\tC a*",
+        "pass\n\tC",
+    ):
         with pytest.raises(judge.BadList):
             judge.read_list(line, "stable")
-    listed = judge.read_list("skip a *\n\ta*\nskip two\n\tab*\n\tnext abc\n\tstable abd", "stable")
-    assert [judge.listed_for(name, listed) for name in ("abc", "ac", "abd", "b")] == ["ab*", "a*", "abd", None]
-    assert judge.report(1, "ac", listed["a*"], Result("skip", "a reason"))
+    listed = judge.read_list("skip a *\n\tC a*\nskip two\n\tC ab*\n\tnext C abc\n\tstable C abd e", "stable")
+    found = [judge.listed_for(f"C.test_{name}", listed) for name in ("abc", "ac", "abd", "e", "b")]
+    assert found == ["C.test_ab*", "C.test_a*", "C.test_abd", "C.test_e", None]
+    assert judge.report(1, "ac", listed["C.test_a*"], Result("skip", "a reason"))
     assert unlike({"a": "pass skip"}, {"a": "skip pass"}) and unlike({"a": 1}, {}) and not unlike({"a": 1}, {"a": 1})
     for userland, count in (("stable", 20), ("next", 21)):
         listed = judge.read_list((judge.FOLDER / "expected").read_text(), userland)

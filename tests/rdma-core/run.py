@@ -32,6 +32,7 @@ LEFT_OUT = "test_mlx5*"
 
 PASS, SKIP, DRAW, FAIL, TIMEOUT = "pass", "skip", "draw", "fail", "timeout"
 LISTED = (PASS, SKIP, DRAW)
+USERLANDS = ("stable", "next")
 
 # Number of runs of a test that draws random values. The values are the same each time that this program runs.
 DRAWS = 8
@@ -58,13 +59,15 @@ def read_list(text, userland):
                 raise BadList(f"line {number}: an outcome is {', '.join(LISTED)}, with a reason unless it is {PASS}")
             result = Result(outcome, reason)
             continue
-        *marks, name = line.split()
-        if not result or marks not in ([], ["stable"], ["next"]) or (result.outcome == PASS and set(name) & set("*?[")):
-            raise BadList(f"line {number}: not [stable | next] TEST below an outcome, or a pattern of tests that pass")
-        if marks in ([], [userland]):
-            if name in tests:
-                raise BadList(f"line {number}: {name} is listed twice")
-            tests[name] = result
+        mark, words = "", line.split()
+        if words[0] in USERLANDS:
+            mark, *words = words
+        if not result or len(words) == 1 or (result.outcome == PASS and set(line) & set("*?[")):
+            raise BadList(f"line {number}: not [{' | '.join(USERLANDS)}] CLASS TEST... below an outcome, or a pattern of tests that pass")
+        names = [f"{words[0]}.test_{word}" for word in words[1:]] if mark in ("", userland) else []
+        if twice := {*names} & {*tests}:
+            raise BadList(f"line {number}: {twice} is listed twice")
+        tests |= dict.fromkeys(names, result)
     return tests
 
 
@@ -254,4 +257,4 @@ if __name__ == "__main__":
     run_them, arguments = (child, sys.argv[2:]) if sys.argv[1:2] == ["--child"] else (main, sys.argv[1:])
     if len(arguments) not in (1, 2):
         sys.exit("usage: run.py FILE [stable|next]: runs rdma-core's tests; the results also go to FILE (default list: that of stable)")
-    sys.exit(run_them(Path(arguments[0]), *arguments[1:] or ["stable"]))
+    sys.exit(run_them(Path(arguments[0]), *arguments[1:] or USERLANDS[:1]))
