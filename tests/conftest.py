@@ -49,6 +49,19 @@ def pytest_addoption(parser):
     group.addoption("--build", action="store_true", help="only build what the chosen tests need")
 
 
+def ran(command, **options):
+    """Runs a program; returns it with its status, and with the output of both streams."""
+    options = {"stdin": None if "input" in options else subprocess.DEVNULL, "text": True, "errors": "replace", **options}
+    return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, **options)
+
+
+def succeeds(command, **options):
+    """Runs a program; returns its output, or fails with it unless the exit status is 0."""
+    done = ran(command, **options)
+    assert done.returncode == 0, f"exit status {done.returncode}: {done.stdout[-8000:]}"
+    return done.stdout
+
+
 def pytest_configure(config):
     config.addinivalue_line("markers", "xdist_group(name): tests that share guests")
     if not hasattr(config, "workerinput"):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """The module builds for Debian's newest kernel, of any suite. Debian is asked once a day."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
+from conftest import succeeds
 
 MINUTES = 12
 TIER = "named"
@@ -17,5 +17,4 @@ def test_module(tmp_path):
     if (reason := CANARY / "reason").exists():
         pytest.skip(reason.read_text().strip())
     command = ["tools/layer", str(CANARY), "sh", "-c", BUILD.format(tmp_path, CANARY)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-6000:]
+    succeeds(command)

@@ -2,11 +2,10 @@
 """Attacks on the emulator, for LENGTH seconds each; the dissector of its captures; its installation by cargo; its crates."""
 
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import CLONE
+from conftest import CLONE, succeeds
 from test_host import cargo, record
 
 MINUTES = 6
@@ -49,22 +48,12 @@ def test_cargo_install(tmp_path):
     settings = {**os.environ, "CARGO_TARGET_DIR": f"{os.environ['EFA_KEEP']}/emulator", "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
     command = ["cargo", "install", "--offline", "--locked", "--path", CLONE / "emulator/efa-emu", "--root", tmp_path]
     for one in (command, ["timeout", "120", "sh", "-euxc", INSTALLED_WORKS]):
-        done = subprocess.run(one, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path, env=settings, check=False)
-        assert done.returncode == 0, done.stdout[-6000:]
+        succeeds(one, cwd=tmp_path, env=settings)
 
 
 def deny(*words):
-    command = [
-        "/run/built/cargo-deny/bin/cargo-deny",
-        "--offline",
-        "--manifest-path",
-        CLONE / "emulator/Cargo.toml",
-        "--locked",
-        "check",
-        *words,
-    ]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-8000:]
+    program = "/run/built/cargo-deny/bin/cargo-deny"
+    succeeds([program, "--offline", "--manifest-path", CLONE / "emulator/Cargo.toml", "--locked", "check", *words])
 
 
 @pytest.mark.tier("all")

@@ -4,11 +4,10 @@
 import json
 import re
 import shutil
-import subprocess
 import tomllib
 from dataclasses import dataclass
 
-from conftest import CLONE
+from conftest import CLONE, ran, succeeds
 from guests import LIMIT, result
 
 GUIDES = CLONE / "tests/guides"
@@ -147,10 +146,9 @@ def of_section(section):
     return [(command, entry[2] if isinstance(entry[2], dict) else {"prints": entry[2]}) for command, entry in ordered]
 
 
-def runs(command, how, text, **options):
+def runs(command, how, text):
     """Runs a command on the host: it succeeds, and prints what it has to."""
-    options |= {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    done = subprocess.run(["bash", "-c", text], cwd=CLONE, check=False, timeout=LIMIT, **options)
+    done = ran(["bash", "-c", text], cwd=CLONE, timeout=LIMIT)
     said = f"{command.place}: {command.text}: exit status {done.returncode}\n{done.stdout[-4000:]}"
     assert done.returncode == 0 and re.search(how.get("prints", ""), done.stdout, re.DOTALL), said
 
@@ -212,21 +210,14 @@ def test_make_accepts_its_commands():
     """make knows each target that any file names, and SUITE, ONLY and WHAT in the guides name what exists."""
     targets = set(re.findall(r"^\.PHONY: (.*)$", (CLONE / "Makefile").read_text(), re.MULTILINE))
     targets = {name for line in targets for name in line.split()}
-    found = subprocess.run(
-        ["git", "grep", "-noE", "`make [a-z][a-z-]*", "--", "*.md", "*.py", "*.rs", "*.toml", ":!CHANGELOG.md"],
-        cwd=CLONE,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    found = succeeds(["git", "grep", "-noE", "`make [a-z][a-z-]*", "--", "*.md", "*.py", "*.rs", "*.toml", ":!CHANGELOG.md"], cwd=CLONE)
     unknown = [line for line in found.splitlines() if line.rpartition(" ")[2] not in targets]
     assert not unknown, "\n".join(unknown)
     files = list(CLONE.glob("**/test_*.py"))
     suites, programs = {path.stem.removeprefix("test_") for path in files} | {"NAME"}, {path.stem for path in CLONE.glob("tests/*/*.py")}
     functions = set(re.findall(r"\bdef test_(\w+)", "\n".join(path.read_text() for path in files)))
     for text in sorted({found.text for found in commands() if re.match(r"make [a-z]", found.text)}):
-        done = subprocess.run(["bash", "-c", f"make -n {text[5:]}"], cwd=CLONE, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"{text}: {done.stderr}"
+        succeeds(["bash", "-c", f"make -n {text[5:]}"], cwd=CLONE)
         for name in re.findall(r"SUITE=([\w,]+)", text):
             assert set(name.split(",")) <= suites, f"{text}: there is no such suite"
         for name in re.findall(r"ONLY='?(?:test_)?(\w+)", text):
@@ -237,7 +228,10 @@ def test_readme():
     """README is short, and its sizes are those of the sources, within a tenth."""
     readme = (CLONE / "README.md").read_text()
     assert len(readme.splitlines()) <= 120
-    shown = [(lines, int(counted_by(command))) for command, lines in re.findall(r"^\$ (git grep .*)\n(\d+)$", readme, re.MULTILINE)]
+    shown = [
+        (lines, int(succeeds(command, shell=True, cwd=CLONE)))
+        for command, lines in re.findall(r"^\$ (git grep .*)\n(\d+)$", readme, re.MULTILINE)
+    ]
     rows = re.findall(r"^\| ((?:`\w+(?:\.rs|/)`(?:, )?)+) \| ([\d,]+) \| ([\d,]+) \|", readme, re.MULTILINE)
     assert (len(shown), len(rows)) == (2, 3)
     for folders, lines, blocks in rows:
@@ -247,10 +241,6 @@ def test_readme():
         shown += [(lines, text.count("\n")), (blocks, re.sub(r"//.*", "", text).count("unsafe {"))]
     wrong = [pair for pair in shown if abs(int(pair[0].replace(",", "")) - pair[1]) > pair[1] / 10]
     assert not wrong, f"the README has the first number, and the sources the second: {wrong}"
-
-
-def counted_by(command):
-    return subprocess.run(command, shell=True, cwd=CLONE, capture_output=True, text=True, check=True).stdout
 
 
 # The package of each row in the table of versions.
@@ -266,7 +256,7 @@ def test_versions():
     rows = dict(re.findall(r"^\| ([^|]+) \| (\d+(?:\.\d+)+(?: or newer)?) \|", page, re.MULTILINE))
     assert rows.pop("Linux") == (CLONE / "tools/series").read_text().split("\n", 1)[0].split()[0] or "Linux" not in rows
     assert set(rows) == set(PACKAGES)
-    said = subprocess.run(["dpkg-query", "-W", *PACKAGES.values()], capture_output=True, text=True, check=True).stdout
+    said = succeeds(["dpkg-query", "-W", *PACKAGES.values()])
     installed = {
         package.partition(":")[0]: re.sub(r"^\d+:", "", version) for package, version in (line.split() for line in said.splitlines())
     }

@@ -3,10 +3,9 @@
 
 import os
 import re
-import subprocess
 
 import pytest
-from conftest import CLONE
+from conftest import CLONE, ran
 
 MINUTES = 5
 TIER = "check"
@@ -31,7 +30,7 @@ def cargo(workspace, *words, **environment):
     }
     settings = {**os.environ, "CARGO_TARGET_DIR": f"{os.environ['EFA_KEEP']}/{workspace}", **linker, **WORKSPACES[workspace], **environment}
     command = ["cargo", *words[:1], "--offline", "--locked", "--manifest-path", CLONE / workspace / "Cargo.toml", *words[1:]]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env=settings, check=False)
+    done = ran(command, env=settings)
     return done.stdout, done.returncode
 
 

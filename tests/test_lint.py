@@ -4,11 +4,10 @@
 import fnmatch
 import os
 import re
-import subprocess
 import sys
 
 import pytest
-from conftest import CLONE
+from conftest import CLONE, ran
 from guests import BUILT
 from test_host import cargo
 
@@ -38,9 +37,7 @@ def run(*command, names=(), **options):
     """Runs a linter on files of the clone."""
     text = "".join(f"{name}\n" for name in names)
     words = ["xargs", "--delimiter=\\n", *command] if names else command
-    done = subprocess.run(
-        words, cwd=CLONE, input=text, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False, **options
-    )
+    done = ran(words, cwd=CLONE, input=text, **options)
     return done.stdout, done.returncode
 
 

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import CLONE
+from conftest import CLONE, ran, succeeds
 from guests import CACHE, result
 
 MINUTES = 2
@@ -41,13 +41,11 @@ def lives(folder, say, *arguments):
     folder.mkdir(exist_ok=True)
     environment = {**os.environ, "LLVM_PROFILE_FILE": f"{folder}/%p.profraw"}
     program = result("lives") / "lives"
-    done = subprocess.run(
-        [program, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env=environment, check=False
-    )
+    done = ran([program, *arguments], env=environment)
     ended = LIVES.search(done.stdout)
     assert ended and done.returncode == 0 and "\nfailed: " not in f"\n{done.stdout}", done.stdout[-6000:]
     profiles = [str(path) for path in folder.glob("*.profraw")]
-    subprocess.run(["llvm-profdata-19", "merge", "-sparse", *profiles, "-o", folder / "all"], check=True)
+    succeeds(["llvm-profdata-19", "merge", "-sparse", *profiles, "-o", folder / "all"])
     command = ["llvm-cov-19", "export", "--summary-only", f"--instr-profile={folder}/all", program]
     files = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)["data"][0]["files"]
     counts = {name: [0, 0] for name in COUNTED}
@@ -74,7 +72,7 @@ def fuzz(program, seconds, corpus, found, *options):
     shutil.rmtree(found, ignore_errors=True)
     found.mkdir(parents=True)
     command = [program, f"-max_total_time={seconds}", f"-artifact_prefix={found}/", *FUZZER, *options, corpus]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False)
+    done = ran(command)
     assert "stat::" in done.stdout or re.search(r"^#\d+: ", done.stdout, re.MULTILINE), done.stdout[-6000:]
     findings = list(found.iterdir())
     shown = str(found).replace(str(CACHE), os.environ["EFA_CACHE"], 1)
@@ -100,9 +98,7 @@ def test_fuzz_driver(request, tmp_path, say):
     fuzz(program, request.config.option.length or 600, corpus, keep / "found/life", f"-max_len={LONGEST}", f"-fork={os.cpu_count()}")
     if os.environ.get("EFA_RECORD"):
         merged.mkdir()
-        subprocess.run(
-            [program, "-merge=1", "-use_counters=0", *FUZZER, f"-max_len={LONGEST}", merged, corpus], check=True, capture_output=True
-        )
+        succeeds([program, "-merge=1", "-use_counters=0", *FUZZER, f"-max_len={LONGEST}", merged, corpus])
         pack(merged, CACHE / "corpus.txt")
     pack(corpus, tmp_path / "inputs")
     lives(tmp_path / "reached", say, "inputs", tmp_path / "inputs")
@@ -115,11 +111,5 @@ def test_fuzz_emulator(request, target):
     keep = Path(os.environ["EFA_KEEP"])
     corpus = keep / "corpus" / target
     corpus.mkdir(parents=True, exist_ok=True)
-    fuzz(
-        result("fuzz-emulator") / target,
-        request.config.option.length or 60,
-        corpus,
-        keep / "found" / target,
-        "-max_len=4096",
-        "-rss_limit_mb=2048",
-    )
+    seconds = request.config.option.length or 60
+    fuzz(result("fuzz-emulator") / target, seconds, corpus, keep / "found" / target, "-max_len=4096", "-rss_limit_mb=2048")

@@ -95,9 +95,9 @@ def test_judge(capsys):
     ):
         with pytest.raises(judge.BadList):
             judge.read_list(line, "stable")
-    listed = judge.read_list("skip a *\n\tC a*\nskip two\n\tC ab*\n\tnext C abc\n\tstable C abd e", "stable")
-    found = [judge.listed_for(f"C.test_{name}", listed) for name in ("abc", "ac", "abd", "e", "b")]
-    assert found == ["C.test_ab*", "C.test_a*", "C.test_abd", "C.test_e", None]
+    listed = judge.read_list("skip a *\n\tC a*\nskip two\n\tC ab*\n\tnext C abc\n\tstable C abx e", "stable")
+    found = [judge.listed_for(f"C.test_{name}", listed) for name in ("abc", "ac", "abx", "e", "b")]
+    assert found == ["C.test_ab*", "C.test_a*", "C.test_abx", "C.test_e", None]
     assert judge.report(1, "ac", listed["C.test_a*"], Result("skip", "a reason"))
     assert unlike({"a": "pass skip"}, {"a": "skip pass"}) and unlike({"a": 1}, {}) and not unlike({"a": 1}, {"a": 1})
     for userland, count in (("stable", 20), ("next", 21)):

@@ -12,13 +12,12 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import ktap
 import pytest
-from conftest import CLONE
+from conftest import CLONE, ran
 from guests import CACHE, in_user_namespace, mount, result
 
 sys.path.insert(0, str(CLONE / "upstream"))
@@ -121,9 +120,7 @@ def put(files):
 
 def run(command):
     """Runs a shell command in the tree; returns its exit status and its output."""
-    done = subprocess.run(
-        command, shell=True, cwd=tree(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False
-    )
+    done = ran(command, shell=True, cwd=tree())
     return done.returncode, done.stdout
 
 

@@ -133,8 +133,8 @@ DMABUFS = (
     ("of the system's heap", lambda: heap(PAGE), 0, PAGE),
 )
 FILES = (-1, 0, 9999)
-cases.each("dmabuf: {}", DMABUFS, lambda s, _, make, *place: of_dmabuf(s, make, *place))
-cases.each("dmabuf: {} (old attributes)", DMABUFS, lambda s, _, make, *place: of_dmabuf(s, make, *place, old=True))
+cases.each("dmabuf: {}", DMABUFS, lambda s, _, make, at, size: of_dmabuf(s, make, at, size))
+cases.each("dmabuf: {} (old attributes)", DMABUFS, lambda s, _, make, at, size: of_dmabuf(s, make, at, size, old=True))
 cases.each("dmabuf: file {}", FILES, lambda s, fd: s.cq(**umem(0, PAGE, BUFFER_DMABUF, fd)))
 cases.each("dmabuf: file {} (old attributes)", FILES, lambda s, fd: s.cq(attributes=old_dmabuf(fd, 0, PAGE)))
 

@@ -45,8 +45,10 @@ cases.each("receive depth {}", RECEIVE, lambda s, depth: s.qp(**sized(recv=depth
 add("receive depth 0xffffffff", max_recv_wr=0xFFFF_FFFF)
 SEND_RINGS = (0, 1, 63, 64, 1023, 1025, 2048, 4096 * 64, 4096 * 64 + 1, 0x8000_0000, 0xFFFF_FFFF)
 cases.each("send ring of {} bytes", SEND_RINGS, lambda s, size: s.qp(sq_ring_size=size))
-RECEIVE_RINGS = (1, 15, 16, 17, 255, 257, 4096, 4097, 8192, 12288, 1 << 20, 2 << 20, 4 << 20, (4 << 20) + 1, 8 << 20, 1 << 30, 0x8000_0000)
-RECEIVE_RINGS += (0xFFFF_F000, 0xFFFF_F001, 0xFFFF_FFFF)
+RECEIVE_RINGS = (
+    *(1, 15, 16, 17, 255, 257, 4096, 4097, 8192, 12288, 1 << 20, 2 << 20, 4 << 20),
+    *((4 << 20) + 1, 8 << 20, 1 << 30, 0x8000_0000, 0xFFFF_F000, 0xFFFF_F001, 0xFFFF_FFFF),
+)
 cases.each("receive ring of {} bytes", RECEIVE_RINGS, lambda s, size: s.qp(rq_ring_size=size))
 add("receive ring without entries", max_recv_wr=0)
 add("receive entries without a ring", rq_ring_size=0)

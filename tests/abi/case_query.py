@@ -42,8 +42,8 @@ cases.each(
         s.context.extended(QUERY_DEVICE, bytes(8), QUERY_DEVICE_SIZE, b"", 24, Buffer(536, accessible=accessible)) and None
     ),
 )
-ROOMS = (0, 4, 176, 180, 184, 188)
-cases.each("device by write, output of {} bytes", ROOMS, lambda s, size: s.context.command(QUERY_DEVICE, b"", size)[24:])
+WRITE_ROOMS = (0, 4, 176, 180, 184, 188)
+cases.each("device by write, output of {} bytes", WRITE_ROOMS, lambda s, size: s.context.command(QUERY_DEVICE, b"", size)[24:])
 
 # Port.
 

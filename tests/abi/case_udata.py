@@ -113,7 +113,7 @@ def written(output, known):
     return "other bytes behind it" if any(rest) else "written"
 
 
-def inputs(s, call, step, request, room, ending):
+def inputs(s, ending, call, step, request, room):
     """Returns the result of each length of the input. If it is longer than the driver's, its last byte is `ending`."""
     s.shows_commands = False
     found = []
@@ -132,8 +132,8 @@ def outputs(s, call, step, request, known):
 
 
 BY_VERB = [(verb, *form) for verb, form in VERBS.items()]
-cases.each("{}: input of each length, then zeros", BY_VERB, lambda s, _, *form: inputs(s, *form, b"\0"))
-cases.each("{}: input of each length, then a bit", BY_VERB, lambda s, _, *form: inputs(s, *form, b"\x80"))
+cases.each("{}: input of each length, then zeros", BY_VERB, lambda s, _, *form: inputs(s, b"\0", *form))
+cases.each("{}: input of each length, then a bit", BY_VERB, lambda s, _, *form: inputs(s, b"\x80", *form))
 cases.each("{}: output of each length", BY_VERB, lambda s, _, *form: outputs(s, *form))
 
 

@@ -51,8 +51,9 @@ def start_crowd(seed):
     return process, ready
 
 
-def read_all(end):
-    """Queries the device through sysfs and verbs until the other end of a pipe is closed."""
+def read_all(end, other):
+    """Queries the device through sysfs and verbs until the other end of a pipe is closed elsewhere, too."""
+    os.close(other)
     with opened(main) as context:
         while not select.select([end], [], [], 0)[0]:
             (main.port / "hw_counters/tx_bytes").read_text()
@@ -74,7 +75,7 @@ def at_once():
 @suite.case("the same while another process queries the device")
 def with_readers():
     end, others = os.pipe()
-    reader = fork(lambda: (os.close(others), read_all(end)))
+    reader = fork(lambda: read_all(end, others))
     ended = ends([fork(lambda seed=seed: crowd(seed, OBJECTS // 2)) for seed in (11, 12)])
     os.close(others)
     os.close(end)
