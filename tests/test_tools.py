@@ -80,7 +80,7 @@ def test_table_of_differences():
         with pytest.raises(AssertionError, match=r"not \||two lines"):
             abi.table(HEAD + bad)
     text = f"{HEAD}{ROW}| b | x | y | z |\n\n## Pages of 16 KiB\n\n{HEAD}| a | ok | ok | fits |\n"
-    assert [abi.table(text, pages)["a"].results["rust"] for pages in (4096, 16384)] == ["EINVAL", "ok"]
+    assert [abi.table(text, pages)["a"]["rust"] for pages in (4096, 16384)] == ["EINVAL", "ok"]
     assert all(sorted(abi.table(text, pages)) == ["a", "b"] for pages in (4096, 16384))
 
 

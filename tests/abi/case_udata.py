@@ -32,20 +32,15 @@ def created(create):
 
 
 def get_context(s, request, room):
-    context = uverbs.Context(s.function.uverbs())
-    try:
+    with uverbs.Context(s.function.uverbs()) as context:
         return context.get_context(request=request, out_size=room)
-    finally:
-        context.close()
 
 
 def get_context_by_ioctl(s, request, room):
-    context, output = uverbs.Context(s.function.uverbs()), Buffer(room)
+    output = Buffer(room)
     sent = [pointer_out(0, Buffer(4)), pointer_out(1, Buffer(8)), pointer_in(UHW_IN, request), pointer_out(UHW_OUT, output)]
-    try:
+    with uverbs.Context(s.function.uverbs()) as context:
         context.ioctl(uverbs.OBJECT_DEVICE, METHOD_GET_CONTEXT, *sent)
-    finally:
-        context.close()
     return output.bytes()
 
 

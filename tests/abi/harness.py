@@ -214,65 +214,37 @@ class Worker(Session):
 # Conversion of a case's return value to text.
 
 
-@functools.singledispatch
 def show(value):
+    match value:
+        case None:
+            return "ok"
+        case tuple() | list():
+            return " ".join(map(show, value))
+        case bytes():
+            for byte, name in ((b"\0", "zeros"), (b"\xff", "untouched")):
+                if len(value) > 3 and value == byte * len(value):
+                    return f"{len(value)}B-{name}"
+            return value.hex() or "empty"
+        case objects.CompletionQueue(response=r):
+            cqe = int.from_bytes(value.cqe.bytes(), "little")
+            if value.raw and set(value.raw) == {0xFF}:
+                return f"cqe={cqe} untouched"
+            keys = f"ring={key(r.q_mmap_key)}/{r.q_mmap_size}B db={key(r.db_mmap_key)}"
+            return f"cqe={cqe} cq={r.cq_idx} db_off@{r.db_off:#x} comp_mask={r.comp_mask:#x} {keys}"
+        case objects.QueuePair(response=r):
+            return (
+                f"qpn={value.qpn} caps={'/'.join(map(str, value.caps))} comp_mask={r.comp_mask:#x}"
+                f" sq_db@{r.sq_db_offset:#x} rq_db@{r.rq_db_offset:#x} llq@{r.llq_desc_offset:#x}"
+                f" sub_cqs={r.send_sub_cq_idx}/{r.recv_sub_cq_idx}"
+                f" keys={key(r.sq_db_mmap_key)},{key(r.llq_desc_mmap_key)},{key(r.rq_db_mmap_key)},{key(r.rq_mmap_key)}/{r.rq_mmap_size}B"
+            )
+        case objects.CompletionCounter():
+            return "counter"
+        case objects.MemoryRegion():
+            return f"lkey={value.lkey} rkey={value.rkey}"
+        case objects.AddressHandle():
+            return f"ah={value.number} comp_mask={value.comp_mask:#x}"
     return str(value)
-
-
-@show.register
-def _(value: None):
-    return "ok"
-
-
-@show.register(tuple)
-@show.register(list)
-def _(value):
-    return " ".join(show(one) for one in value)
-
-
-@show.register
-def _(value: bytes):
-    for byte, name in ((b"\0", "zeros"), (b"\xff", "untouched")):
-        if len(value) > 3 and value == byte * len(value):
-            return f"{len(value)}B-{name}"
-    return value.hex() or "empty"
-
-
-@show.register
-def _(value: objects.CompletionQueue):
-    response = value.response
-    if value.raw and set(value.raw) == {0xFF}:
-        return f"cqe={int.from_bytes(value.cqe.bytes(), 'little')} untouched"
-    return (
-        f"cqe={int.from_bytes(value.cqe.bytes(), 'little')} cq={response.cq_idx} db_off@{response.db_off:#x}"
-        f" comp_mask={response.comp_mask:#x} ring={key(response.q_mmap_key)}/{response.q_mmap_size}B db={key(response.db_mmap_key)}"
-    )
-
-
-@show.register
-def _(value: objects.QueuePair):
-    r = value.response
-    return (
-        f"qpn={value.qpn} caps={'/'.join(map(str, value.caps))} comp_mask={r.comp_mask:#x}"
-        f" sq_db@{r.sq_db_offset:#x} rq_db@{r.rq_db_offset:#x} llq@{r.llq_desc_offset:#x}"
-        f" sub_cqs={r.send_sub_cq_idx}/{r.recv_sub_cq_idx}"
-        f" keys={key(r.sq_db_mmap_key)},{key(r.llq_desc_mmap_key)},{key(r.rq_db_mmap_key)},{key(r.rq_mmap_key)}/{r.rq_mmap_size}B"
-    )
-
-
-@show.register
-def _(value: objects.CompletionCounter):
-    return "counter"
-
-
-@show.register
-def _(value: objects.MemoryRegion):
-    return f"lkey={value.lkey} rkey={value.rkey}"
-
-
-@show.register
-def _(value: objects.AddressHandle):
-    return f"ah={value.number} comp_mask={value.comp_mask:#x}"
 
 
 def key(offset):
@@ -405,11 +377,10 @@ class Cases:
     def __init__(self, subject, device="efa3"):
         self.subject = subject
         self.device = device
-        self.prefix = ""
 
     def add(self, name, function, device=None):
         """Adds a case: its result is what `function` returns for a session, or the name of the errno that it raises."""
-        name = f"{self.subject}: {self.prefix}{name}"
+        name = f"{self.subject}: {name}"
         if name in self.all or "|" in name or "#" in name:
             raise ValueError(f"{name}: a case needs a name of its own, without | and #")
         self.all[name] = (function, device or self.device)

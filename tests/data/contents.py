@@ -275,14 +275,11 @@ class Side:
         PEERS has the results of open() by the number of each side, including ME. All sides do this at the same time.
         """
         others = [(int(number), peer) for number, peer in peers.items() if int(number) != me]
-        # For each sender, which messages are due, as it sends to the others in turn, and which have arrived.
-        due, seen = {}, {}
-        for number, _ in others:
-            turn = [int(other) for other in peers if int(other) != number].index(me)
-            due[number], seen[number] = range(turn, count, len(others)), bytearray(count)
-        awaited = sum(map(len, due.values()))
+        # Sender and number of each message for this side, as each side sends to the others in turn.
+        turns = {number: [int(other) for other in peers if int(other) != number].index(me) for number, _ in others}
+        awaited = {(number, one) for number, turn in turns.items() for one in range(turn, count, len(others))}
         free, sent, completed, taken = list(range(QUEUE, QUEUE + WINDOW)), 0, 0, 0
-        found = {"bad completions": 0, "wrong contents": 0, "twice": 0, "missing": 0}
+        found, seen = dict.fromkeys(("bad completions", "wrong contents", "twice", "missing"), 0), set()
 
         def step():
             """Sends while slots are free, and takes completions; returns whether there were any."""
@@ -300,42 +297,37 @@ class Side:
             received, completions = self.recv_cq.poll(WINDOW)
             for wc in completions if received else ():
                 taken += 1
-                self.take(wc, seen, found)
+                self.take(wc, awaited, seen, found)
                 if taken % PROGRESS == 0:
-                    print(f"# {taken} of {awaited} messages have arrived", flush=True)
+                    print(f"# {taken} of {len(awaited)} messages have arrived", flush=True)
             return polled > 0 or received > 0
 
-        while completed < count or taken < awaited:
+        while completed < count or taken < len(awaited):
             try:
                 wait_until(step, "the next message, or the completion of one")
             except Failed:
                 # Missing messages are counted below.
                 break
-        for number, times in seen.items():
-            mine = sum(times[one] for one in due[number])
-            found["missing"] += len(due[number]) - mine
-            # Messages that were due at other sides.
-            found["wrong contents"] += sum(times) - mine
-        return found
+        return {**found, "missing": len(awaited - seen)}
 
     def late(self):
         """Returns the number of messages that arrive after all expected ones."""
         time.sleep(0.5)
         return max(self.recv_cq.poll(QUEUE)[0], 0)
 
-    def take(self, wc, seen, found):
+    def take(self, wc, awaited, seen, found):
         """Checks a received message, and posts a receive for its slot again."""
         start = wc.wr_id * SLOT
         data = self.memory[start : start + wc.byte_len]
-        sender, number = data[0] if data else -1, int.from_bytes(data[1:5])
+        one = data[0] if data else -1, int.from_bytes(data[1:5])
         if wc.status != e.IBV_WC_SUCCESS:
             found["bad completions"] += 1
-        elif sender not in seen or number >= len(seen[sender]) or data != message(sender, number):
+        elif one not in awaited or data != message(*one):
             found["wrong contents"] += 1
-        elif seen[sender][number]:
+        elif one in seen:
             found["twice"] += 1
         else:
-            seen[sender][number] = 1
+            seen.add(one)
         # Old content must not pass for that of the next message.
         self.memory[start : start + 5] = bytes(5)
         self.receive([(start, SLOT)], wc.wr_id)

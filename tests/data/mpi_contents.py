@@ -3,6 +3,7 @@
 """An MPI program: ring, pingpong, allreduce and all-to-all. Each process checks the contents. Process 0 prints KTAP."""
 
 import array
+import itertools
 import random
 import sys
 
@@ -37,19 +38,16 @@ def ring(length):
 def pingpong(length):
     """Sends data from one process of every pair to the other, which returns it in reverse."""
     good = True
-    for one in range(SIZE):
-        for other in range(one + 1, SIZE):
-            data = noise("pingpong", one, other, length=length)
-            if one == RANK:
-                WORLD.Send(data, dest=other)
-                got = bytearray(length)
-                WORLD.Recv(got, source=other)
-                good &= got == data[::-1]
-            elif other == RANK:
-                got = bytearray(length)
-                WORLD.Recv(got, source=one)
-                good &= got == data
-                WORLD.Send(got[::-1], dest=one)
+    for one, other in itertools.combinations(range(SIZE), 2):
+        data, got = noise("pingpong", one, other, length=length), bytearray(length)
+        if one == RANK:
+            WORLD.Send(data, dest=other)
+            WORLD.Recv(got, source=other)
+            good &= got == data[::-1]
+        elif other == RANK:
+            WORLD.Recv(got, source=one)
+            good &= got == data
+            WORLD.Send(got[::-1], dest=one)
     return good
 
 

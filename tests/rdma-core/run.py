@@ -6,6 +6,7 @@ Each result has to match the list `expected`. Prints KTAP. Also writes the resul
 """
 
 import collections
+import contextlib
 import fnmatch
 import gzip
 import importlib.util
@@ -94,35 +95,21 @@ class OutOfTime(BaseException):
     """A test did not end in time. No `Exception`, because the tests handle these themselves."""
 
 
-class Alarm:
-    """Interrupts the body at the limit, and again if it continues."""
+def run_once(case, device):
+    """Runs a test; returns its result. From the limit on, the test is interrupted each second, as it may go on."""
+    result, stacks = unittest.TestResult(), []
 
-    def __init__(self, seconds):
-        self.seconds = seconds
-        # The functions on the stack at the first interruption, outermost first; empty without one.
-        self.interrupted = []
-
-    def ring(self, _, frame):
-        self.interrupted = self.interrupted or [entry.name for entry in traceback.extract_stack(frame)]
+    def interrupt(_, frame):
+        stacks.append(" > ".join(entry.name for entry in traceback.extract_stack(frame)))
         raise OutOfTime
 
-    def __enter__(self):
-        signal.signal(signal.SIGALRM, self.ring)
-        signal.setitimer(signal.ITIMER_REAL, self.seconds, min(self.seconds, 1))
-        return self
-
-    def __exit__(self, kind, *_):
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        return kind is OutOfTime
-
-
-def run_once(case, device):
-    """Runs a test; returns its result."""
-    result = unittest.TestResult()
-    with Alarm(PATIENCE) as alarm:
+    signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, PATIENCE, min(PATIENCE, 1))
+    with contextlib.suppress(OutOfTime):
         case.run(result)
-    if alarm.interrupted:
-        return Result(TIMEOUT, f"no end within {PATIENCE} s", " > ".join(alarm.interrupted))
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    if stacks:
+        return Result(TIMEOUT, f"no end within {PATIENCE} s", stacks[0])
     for _, text in result.errors + result.failures:
         return Result(FAIL, text.strip().splitlines()[-1], text)
     for _, reason in result.skipped:
