@@ -94,18 +94,24 @@ def want_huge_pages(count=8):
         raise RuntimeError("the guest has no huge pages")
 
 
+def ioctl(path, number, request):
+    """Sends a request to a device that is open only for it; returns the result, and the request as the kernel leaves it."""
+    device, request = os.open(path, os.O_RDWR), bytearray(request)
+    try:
+        return fcntl.ioctl(device, number, request), request
+    finally:
+        os.close(device)
+
+
 def dmabuf(pages, size=1):
     """Creates a dma-buf of the pages with these numbers, in a new file of `size` pages."""
     file = os.memfd_create("dmabuf", os.MFD_ALLOW_SEALING)
     os.ftruncate(file, size * PAGE)
     fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
-    request = bytearray(struct.pack("<II", UDMABUF_CLOEXEC, len(pages)))
-    request += b"".join(struct.pack("<IIQQ", file, 0, page * PAGE, PAGE) for page in pages)
-    device = os.open("/dev/udmabuf", os.O_RDWR)
+    parts = b"".join(struct.pack("<IIQQ", file, 0, page * PAGE, PAGE) for page in pages)
     try:
-        return fcntl.ioctl(device, UDMABUF_CREATE_LIST, request)
+        return ioctl("/dev/udmabuf", UDMABUF_CREATE_LIST, struct.pack("<II", UDMABUF_CLOEXEC, len(pages)) + parts)[0]
     finally:
-        os.close(device)
         os.close(file)
 
 
@@ -120,10 +126,5 @@ def scattered_dmabuf(count):
 
 def heap(length):
     """Creates a dma-buf of the system's heap."""
-    request = bytearray(struct.pack("<QIIQ", length, 0, os.O_RDWR | os.O_CLOEXEC, 0))
-    device = os.open("/dev/dma_heap/system", os.O_RDWR)
-    try:
-        fcntl.ioctl(device, DMA_HEAP_ALLOC, request)
-    finally:
-        os.close(device)
-    return struct.unpack_from("<I", request, 8)[0]
+    request = struct.pack("<QIIQ", length, 0, os.O_RDWR | os.O_CLOEXEC, 0)
+    return struct.unpack_from("<I", ioctl("/dev/dma_heap/system", DMA_HEAP_ALLOC, request)[1], 8)[0]

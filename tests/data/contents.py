@@ -19,10 +19,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "kselftest"))
+TESTS = Path(__file__).resolve().parents[1]
+sys.path += [str(TESTS / "kselftest"), str(TESTS / "abi")]
 
 import pyverbs.enums as e
 import pyverbs.providers.efa.efa_enums as efa_e
+from memory import MAP_NORESERVE, PAGE, READ, WRITE, Area, map_memory
 from pyverbs.addr import AH, GID, AHAttr, GlobalRoute
 from pyverbs.cq import CQ, CompChannel
 from pyverbs.mr import MR
@@ -38,8 +40,6 @@ QKEY_UD = 0x2EFA
 IMMEDIATE = 0x12345678
 # Bytes of the space in front of the data that a UD queue pair receives.
 GRH = 40
-# Flag of libc's mmap(), because Python's accepts no address.
-MAP_FIXED = 0x10
 KIB, MIB = 1 << 10, 1 << 20
 # Lengths of large transfers. Each side's memory holds the largest one, and bytes around it that must not change.
 LARGE = 64 * KIB + 1, MIB + 5, 8 * MIB
@@ -156,21 +156,15 @@ class Side:
 
     def open_far(self):
         """Registers a region of very many pages, of which only some are distinct; returns its rkey and address."""
-        libc = ctypes.CDLL(None, use_errno=True)
-        libc.mmap.restype = ctypes.c_void_p
         file = os.memfd_create("far")
-        os.truncate(file, FAR_MEMORY_PAGES * mmap.PAGESIZE)
-        self.far_room = mmap.mmap(-1, FAR_PAGES * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_NORESERVE)  # type: ignore[attr-defined]
-        self.far = ctypes.addressof(ctypes.c_char.from_buffer(self.far_room))
+        os.truncate(file, FAR_MEMORY_PAGES * PAGE)
+        self.far = Area(FAR_PAGES * PAGE, prot=0, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE).address
         # The mappings of the file end at odd pages of the region, so that it can't be registered in larger pages.
         for page in range(0, FAR_PAGES, FAR_MEMORY_PAGES):
             pages = min(FAR_MEMORY_PAGES, FAR_PAGES - page)
-            address, length = ctypes.c_void_p(self.far + page * mmap.PAGESIZE), ctypes.c_size_t(pages * mmap.PAGESIZE)
-            flags = mmap.MAP_SHARED | MAP_FIXED
-            if libc.mmap(address, length, mmap.PROT_READ | mmap.PROT_WRITE, flags, file, ctypes.c_long(0)) != address.value:
-                raise OSError(ctypes.get_errno(), "mmap")
+            map_memory(pages * PAGE, READ | WRITE, mmap.MAP_SHARED, file, address=self.far + page * PAGE)
         os.close(file)
-        self.far_mr = MR(self.pd, FAR_PAGES * mmap.PAGESIZE, ACCESS, address=self.far)
+        self.far_mr = MR(self.pd, FAR_PAGES * PAGE, ACCESS, address=self.far)
         return {"rkey": self.far_mr.rkey, "address": self.far}
 
     def peek_far(self, offset, length):
@@ -498,10 +492,10 @@ def long_list():
     test.open()
     test.fill()
     far = {**test.peer, **test.server.open_far()}
-    here, back, length = 5, MIB + 3, 3 * mmap.PAGESIZE + 1
+    here, back, length = 5, MIB + 3, 3 * PAGE + 1
     for number, page in enumerate((1, LIST_PAGE, LIST_PIECE, LIST_CHUNK, LIST_CHUNK + LIST_PAGE, FAR_PAGES - 2)):
         here += length
-        data, target = test.mine[here : here + length], page * mmap.PAGESIZE - length // 2
+        data, target = test.mine[here : here + length], page * PAGE - length // 2
         test.ours.send(far, "write", [(here, length)], number, target=max(target, 0))
         equal(test.ours.sent(), [number], "ids of completed requests")
         equal(test.server.peek_far(offset=max(target, 0), length=length), data.hex(), f"data written around page {page}")

@@ -30,10 +30,8 @@ PAGES = re.compile(r"pages=\[[0-9a-f, ]+\]")
 ID = re.compile(r"^aq \d+ ")
 IN_FLIGHT = re.compile(r" \[\d+ in flight\]$")
 # Kinds of numbers of objects, by their names in a trace.
-KINDS = {name: name for name in ("uar", "pd", "cq", "qp", "qpn", "ah", "eq", "counter", "lkey", "rkey")} | {
-    "send_cq": "cq",
-    "recv_cq": "cq",
-}
+KINDS = {name: name for name in ("uar", "pd", "cq", "qp", "qpn", "ah", "eq", "counter", "lkey", "rkey")}
+KINDS |= {"send_cq": "cq", "recv_cq": "cq"}
 NUMBER = re.compile(rf"\b({'|'.join(KINDS)})=(0x[0-9a-f]+|\d+)")
 
 
