@@ -30,11 +30,7 @@ for field, values in FIELDS.items():
     cases.each(field + " {}", values, lambda s, value, field=field: s.ah(**{field: value}))
 cases.each("input for the driver: {}", INPUTS, lambda s, _, data: s.ah(request=data))
 cases.each("output of {} bytes", (0, 4, 8, 12, 64), lambda s, size: (ah := s.ah(out_size=size), ah.raw[6:]))
-cases.each(
-    "response to nowhere after {} bytes",
-    (0, 3, 4, 8, 11),
-    lambda s, accessible: s.ah(out_size=8, buffer=Buffer(12, accessible=accessible)),
-)
+cases.each("response to nowhere after {} bytes", (0, 3, 4, 8, 11), lambda s, n: s.ah(out_size=8, buffer=Buffer(12, accessible=n)))
 cases.each("protection domain {:#x}", (77, 0xFFFF_FFFF), lambda s, handle: s.ah(pd=handle))
 cases.add("another kind of object as a protection domain", lambda s: s.ah(pd=s.a_cq.handle))
 cases.add("protection domain of another context", lambda s: s.ah(context=s.open(), pd=s.pd))

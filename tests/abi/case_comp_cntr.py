@@ -236,9 +236,7 @@ cases.each("attach without the {}", (*ATTACHED, ("operations", 2)), lambda s, _,
 cases.each("attach to queue pair {:#x}", HANDLES, lambda s, handle: attach(s, 0, object_handle(0, handle)))
 cases.each("attach counter {:#x}", HANDLES, lambda s, handle: attach(s, 1, object_handle(1, handle)))
 cases.each(
-    "attach with operations of {} bytes",
-    (0, 1, 3, 7, 8, 16),
-    lambda s, size: attach(s, 2, pointer_in(2, b"\1".ljust(size, b"\0")[:size])),
+    "attach with operations of {} bytes", (0, 1, 3, 7, 8, 16), lambda s, size: attach(s, 2, pointer_in(2, b"\1".ljust(size, b"\0")[:size]))
 )
 cases.add("attach to another kind of object", lambda s: s.counter().attach(s.a_qp, 1, {0: object_handle(0, s.a_cq.handle)}))
 cases.add("attach another kind of object", lambda s: s.counter().attach(s.a_qp, 1, {1: object_handle(1, s.a_cq.handle)}))

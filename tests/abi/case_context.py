@@ -25,11 +25,7 @@ KNOWN = struct.pack("<I", TX_BATCH | MIN_SQ_WR)
 cases.each("request of {} bytes", (0, 4, 8, 12, 64), lambda s, size: got(s, request=KNOWN.ljust(size, b"\0")[:size]))
 cases.add("dirty request", lambda s: got(s, request=KNOWN + b"\xff" * 4))
 cases.each("response of {} bytes", (0, 4, 8, 12, 20, 24, 28, 64), lambda s, size: got(s, out_size=size))
-cases.each(
-    "response to nowhere after {} bytes",
-    (0, 4, 8, 12, 28),
-    lambda s, accessible: got(s, out_size=24, buffer=Buffer(32, accessible=accessible)),
-)
+cases.each("response to nowhere after {} bytes", (0, 4, 8, 12, 28), lambda s, n: got(s, out_size=24, buffer=Buffer(32, accessible=n)))
 cases.add("twice", lambda s: s.context.get_context())
 
 
@@ -76,11 +72,7 @@ cases.each(
     lambda s, _, data: s.context.alloc_pd(request=data)[1][:4],
 )
 cases.each("output of {} bytes", (0, 4, 8, 12, 32), lambda s, size: s.context.alloc_pd(out_size=size)[1][6:])
-cases.each(
-    "output to nowhere after {} bytes",
-    (0, 4, 8),
-    lambda s, accessible: s.context.alloc_pd(out_size=8, buffer=Buffer(12, accessible=accessible))[1],
-)
+cases.each("output to nowhere after {} bytes", (0, 4, 8), lambda s, n: s.context.alloc_pd(out_size=8, buffer=Buffer(12, accessible=n))[1])
 
 
 @cases.case("dealloc twice")

@@ -112,9 +112,7 @@ def response_to_nowhere(s, accessible, flags=0):
 
 cases.each("response to nowhere after {} bytes", (0, 1, 8, 39, 40), response_to_nowhere)
 cases.each(
-    "response to nowhere after {} bytes with events",
-    (0, 1, 8, 39, 40),
-    lambda s, accessible: response_to_nowhere(s, accessible, CQ_WITH_COMPLETION_CHANNEL),
+    "response to nowhere after {} bytes with events", (0, 1, 8, 39, 40), lambda s, n: response_to_nowhere(s, n, CQ_WITH_COMPLETION_CHANNEL)
 )
 add("response to the kernel", replace={UHW_OUT: Attribute(UHW_OUT, 40, 0xFFFF_8000_0000_0000)})
 add("longer response to nowhere", replace={UHW_OUT: Attribute(UHW_OUT, 4096, 0xFFFF_8000_0000_0000)})

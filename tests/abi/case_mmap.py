@@ -49,11 +49,7 @@ def mapped(s, key, length, prot=READ | WRITE, flags=SHARED, context=None):
 def each(name, rows, function):
     """Adds a case of each row for each kind of mapping: its result is whether `function` succeeds for the key and length."""
     for kind in KINDS:
-        cases.each(
-            f"{kind}: {name}",
-            rows,
-            lambda s, *values, kind=kind: attempt(lambda: function(s, *place(s, kind), *values) and None),
-        )
+        cases.each(f"{kind}: {name}", rows, lambda s, *values, kind=kind: attempt(lambda: function(s, *place(s, kind), *values) and None))
 
 
 PROTECTIONS = (

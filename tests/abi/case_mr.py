@@ -82,9 +82,7 @@ IOVAS = (
 )
 both("iova {}", IOVAS, lambda s, kind, _, value: s.mr(s.area(Scattered, 4).address, 4 * PAGE, kind, **iova(kind, value)))
 cases.each(
-    "iova {} + 8 of a page's 8",
-    IOVAS,
-    lambda s, _, value: s.mr(s.area(Scattered, 4).address + 8, PAGE, hca_va=(value + 8) % (1 << 64)),
+    "iova {} + 8 of a page's 8", IOVAS, lambda s, _, value: s.mr(s.area(Scattered, 4).address + 8, PAGE, hca_va=(value + 8) % (1 << 64))
 )
 
 # Kinds of memory.

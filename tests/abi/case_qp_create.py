@@ -83,11 +83,7 @@ TAILS = (("zeros", bytes(4)), ("many zeros", bytes(4000)), ("a bit", b"\1\0\0\0"
 cases.each("longer request: {}", TAILS, lambda s, _, tail: s.qp(request=REQUEST + tail))
 ROOMS = (0, 4, 20, 56, 60, 64, 68, 128)
 cases.each("response of {} bytes", ROOMS, lambda s, size: (qp := s.qp(out_size=size), qp.raw[60:]))
-cases.each(
-    "response to nowhere after {} bytes",
-    (0, 4, 31, 32, 36, 95),
-    lambda s, accessible: s.qp(buffer=Buffer(96, accessible=accessible)),
-)
+cases.each("response to nowhere after {} bytes", (0, 4, 31, 32, 36, 95), lambda s, n: s.qp(buffer=Buffer(96, accessible=n)))
 
 # Which error is reported first.
 

@@ -146,11 +146,7 @@ for kind in KINDS:
 cases.each("state {}", (7, 8, 255), lambda s, value: s.a_qp.modify(mask("STATE"), value))
 cases.each("claimed state {}", (7, 8, 255), lambda s, value: s.a_qp.modify(mask("STATE CUR_STATE"), 6, cur_qp_state=value))
 for device in ("efa0", "efa2", "efa4"):
-    cases.add(
-        f"{device}: retries",
-        lambda s: outcome(qp := in_state(s, "RTR", "SRD"), lambda: step(qp, "RTS", "SQ_PSN RNR_RETRY")),
-        device,
-    )
+    cases.add(f"{device}: retries", lambda s: outcome(qp := in_state(s, "RTR", "SRD"), lambda: step(qp, "RTS", "SQ_PSN RNR_RETRY")), device)
 cases.each("mask {:#x}", (1 << 26, 1 << 31, 0xFFFF_FFFF, 0x1F_FFFF), lambda s, bits: s.a_qp.modify(bits, 1, qkey=5))
 cases.each("input for the driver: {}", INPUTS[:3], lambda s, _, data: step(s.a_qp, "INIT", NEEDED["INIT"], driver_data=data))
 cases.each(
@@ -160,9 +156,7 @@ cases.each(
 )
 HANDLES = (0, 77, 0xFFFF_FFFF)
 cases.each(
-    "handle {:#x}",
-    HANDLES,
-    lambda s, handle: s.context and s.a_qp.modify(1, 1, handle=handle + 1 if handle == s.a_qp.handle else handle),
+    "handle {:#x}", HANDLES, lambda s, handle: s.context and s.a_qp.modify(1, 1, handle=handle + 1 if handle == s.a_qp.handle else handle)
 )
 
 
@@ -211,10 +205,6 @@ cases.add(
 )
 cases.each("input for the driver: {}", INPUTS[:2], lambda s, _, data: text_of(s.a_qp.query(driver_data=data)))
 cases.each("response of {} bytes", (128, 132, 160), lambda s, size: text_of(s.a_qp.query(out_size=size)))
-cases.each(
-    "response of {} bytes",
-    (64, 124),
-    lambda s, size: s.context.command(QUERY_QP, struct.pack("<II", s.a_qp.handle, 0), size),
-)
+cases.each("response of {} bytes", (64, 124), lambda s, size: s.context.command(QUERY_QP, struct.pack("<II", s.a_qp.handle, 0), size))
 cases.each("response to nowhere after {} bytes", (0, 8, 127), lambda s, accessible: s.a_qp.query(buffer=Buffer(128, accessible=accessible)))
 cases.each("handle {:#x}", HANDLES, lambda s, handle: s.context.command(QUERY_QP, struct.pack("<II", handle, 0), 128) and None)

@@ -139,8 +139,7 @@ def reg_mr_to_nowhere(s, **options):
 
 cases.add("REG_MR: output to nowhere", lambda s: reg_mr_to_nowhere(s, out_size=8, buffer=Buffer(12, accessible=12)))
 cases.add(
-    "REG_MR by ioctl: output to nowhere",
-    lambda s: reg_mr_to_nowhere(s, kind=IoctlMemoryRegion, attributes=(Attribute(UHW_OUT, 8, 4096),)),
+    "REG_MR by ioctl: output to nowhere", lambda s: reg_mr_to_nowhere(s, kind=IoctlMemoryRegion, attributes=(Attribute(UHW_OUT, 8, 4096),))
 )
 
 
