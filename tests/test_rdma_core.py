@@ -95,7 +95,7 @@ def test_judge(capsys):
     ):
         with pytest.raises(judge.BadList):
             judge.read_list(line, "stable")
-    listed = judge.read_list("skip a *\n\tC a*\nskip two\n\tC ab*\n\tnext C abc\n\tstable C abx e", "stable")
+    listed = judge.read_list("skip a * | C a*\nskip two\n\tC ab*\n\tnext C abc\n\tstable C abx e", "stable")
     found = [judge.listed_for(f"C.test_{name}", listed) for name in ("abc", "ac", "abx", "e", "b")]
     assert found == ["C.test_ab*", "C.test_a*", "C.test_abx", "C.test_e", None]
     assert judge.report(1, "ac", listed["C.test_a*"], Result("skip", "a reason"))

@@ -54,21 +54,23 @@ def read_list(text, userland):
     for number, line in enumerate(text.splitlines(), 1):
         if not line or line.startswith("#"):
             continue
-        if not line.startswith("\t"):
-            outcome, _, reason = line.partition(" ")
+        head, _, names = line.partition("\t" if line.startswith("\t") else " | ")
+        if head:
+            outcome, _, reason = head.partition(" ")
             if outcome not in LISTED or bool(reason) == (outcome == PASS):
                 raise BadList(f"line {number}: an outcome is {', '.join(LISTED)}, with a reason unless it is {PASS}")
             result = Result(outcome, reason)
+        if head and not names:
             continue
-        mark, words = "", line.split()
+        mark, words = "", names.split()
         if words[0] in USERLANDS:
             mark, *words = words
-        if not result or len(words) == 1 or (result.outcome == PASS and set(line) & set("*?[")):
+        if not result or len(words) == 1 or (result.outcome == PASS and set(names) & set("*?[")):
             raise BadList(f"line {number}: not [{' | '.join(USERLANDS)}] CLASS TEST... below an outcome, or a pattern of tests that pass")
-        names = [f"{words[0]}.test_{word}" for word in words[1:]] if mark in ("", userland) else []
-        if twice := {*names} & {*tests}:
+        found = [f"{words[0]}.test_{word}" for word in words[1:]] if mark in ("", userland) else []
+        if twice := {*found} & {*tests}:
             raise BadList(f"line {number}: {twice} is listed twice")
-        tests |= dict.fromkeys(names, result)
+        tests |= dict.fromkeys(found, result)
     return tests
 
 
