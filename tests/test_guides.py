@@ -5,7 +5,7 @@ import json
 import re
 import shutil
 import tomllib
-from dataclasses import dataclass
+from collections import namedtuple
 
 from conftest import CLONE, ran, succeeds
 from guests import LIMIT, result
@@ -33,12 +33,8 @@ PROGRAMS = (
 )
 
 
-@dataclass(frozen=True)
-class Command:
-    """A command as a guide has it."""
-
-    place: str
-    text: str
+# A command as a guide has it.
+Command = namedtuple("Command", "place text")
 
 
 def unfinished(text):

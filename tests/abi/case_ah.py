@@ -36,12 +36,7 @@ cases.add("another kind of object as a protection domain", lambda s: s.ah(pd=s.a
 cases.add("protection domain of another context", lambda s: s.ah(context=s.open(), pd=s.pd))
 
 
-@cases.case("protection domain is gone")
-def gone(s):
-    s.context.dealloc_pd(s.pd)
-    return s.ah()
-
-
+cases.add("protection domain is gone", lambda s: s.ah(pd=s.gone_pd()))
 cases.add("the same peer twice", lambda s: (s.ah(), s.ah()))
 cases.add("the same peer in two protection domains", lambda s: (s.ah(), s.ah(pd=s.context.alloc_pd()[0])))
 

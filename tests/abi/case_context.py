@@ -75,12 +75,7 @@ cases.each("output of {} bytes", (0, 4, 8, 12, 32), lambda s, size: s.context.al
 cases.each("output to nowhere after {} bytes", (0, 4, 8), lambda s, n: s.context.alloc_pd(out_size=8, buffer=Buffer(12, accessible=n))[1])
 
 
-@cases.case("dealloc twice")
-def pd_twice(s):
-    s.context.dealloc_pd(s.pd)
-    return attempt(s.context.dealloc_pd, s.pd)
-
-
+cases.add("dealloc twice", lambda s: s.context.dealloc_pd(s.gone_pd()))
 HANDLES = (0, 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
 cases.each("dealloc of handle {:#x}", HANDLES, lambda s, handle: s.context.dealloc_pd(handle))
 cases.add("dealloc of another context's", lambda s: s.open().dealloc_pd(s.pd))

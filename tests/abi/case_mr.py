@@ -193,14 +193,9 @@ ATTRIBUTES = (
 )
 cases.each("by ioctl: {}", ATTRIBUTES, lambda s, _, attribute: by_ioctl(s, attribute))
 both("protection domain {:#x}", (77, 0xFFFF_FFFF), lambda s, kind, handle: s.mr(pd=handle, kind=kind))
-both("protection domain is gone", ONCE, lambda s, kind: s.mr(pd=gone_pd(s), kind=kind))
+both("protection domain is gone", ONCE, lambda s, kind: s.mr(pd=s.gone_pd(), kind=kind))
 both("protection domain of another context", ONCE, lambda s, kind: s.mr(context=s.open(), pd=s.pd, kind=kind))
 both("another kind of object as a protection domain", ONCE, lambda s, kind: s.mr(pd=s.a_cq.handle, kind=kind))
-
-
-def gone_pd(s):
-    s.context.dealloc_pd(s.pd)
-    return s.pd
 
 
 # Deregistration.

@@ -6,7 +6,7 @@ import struct
 
 import objects
 from harness import Cases, attempt, attempts, in_another_context, many, twice, until_refused
-from objects import DESTROY_QP, QP_RESPONSE, QPT_DRIVER, QPT_RC, QPT_UD, IoctlQueuePair, object_handle
+from objects import DESTROY_QP, QP_RESPONSE, QPT_DRIVER, QPT_RC, QPT_UD, IoctlQueuePair, buffer_in, object_handle
 from uverbs import UHW_IN, UHW_OUT, Attribute, Buffer, pointer_in
 
 cases = Cases("qp")
@@ -104,13 +104,10 @@ USED = ("pd", "send_cq", "recv_cq")
 
 def gone(s, name):
     if name == "pd":
-        handle = s.pd
-        s.context.dealloc_pd(handle)
-    else:
-        cq = s.cq()
-        handle = cq.handle
-        cq.destroy()
-    return attempt(s.qp, **{"send_cq": s.a_cq.handle, name: handle})
+        return s.qp(pd=s.gone_pd(), send_cq=s.a_cq.handle)
+    cq = s.cq()
+    cq.destroy()
+    return s.qp(**{"send_cq": s.a_cq.handle, name: cq.handle})
 
 
 def other(s, name):
@@ -133,6 +130,10 @@ add("all signaled by 255", sq_sig_all=0xFF)
 # Other methods of creation.
 
 
+def of_page(number, s):
+    return buffer_in(number, objects.BUFFER_VA, 0, s.page.address, 4096)
+
+
 def by_ioctl(s, replace=None, **options):
     return s.qp(IoctlQueuePair, replace=replace, **options)
 
@@ -148,9 +149,9 @@ cases.each(
 ADDED = (
     ("source number", lambda s: pointer_in(11, struct.pack("<I", 5))),
     ("event file", lambda s: Attribute(12, 0, s.context.async_fd)),
-    ("buffer of both", lambda s: umem(15, s)),
-    ("receive buffer", lambda s: umem(16, s)),
-    ("send buffer", lambda s: umem(17, s)),
+    ("buffer of both", lambda s: of_page(15, s)),
+    ("receive buffer", lambda s: of_page(16, s)),
+    ("send buffer", lambda s: of_page(17, s)),
     ("an unknown attribute", lambda s: Attribute(18, 8, 0)),
     ("an unknown optional attribute", lambda s: Attribute(18, 8, 0, mandatory=False)),
     ("an unknown attribute of the driver", lambda s: Attribute(0x1002, 8, 0)),
@@ -159,10 +160,6 @@ ADDED = (
     ("table of receive queues", lambda s: Attribute(6, 0, 1)),
 )
 cases.each("by ioctl: {}", ADDED, lambda s, _, attribute: by_ioctl(s, attributes=(attribute(s),)))
-
-
-def umem(number, session):
-    return pointer_in(number, struct.pack("<IiIIQQ", objects.BUFFER_VA, 0, 0, 0, session.page.address, 4096))
 
 
 REPLACED = (

@@ -141,6 +141,11 @@ class Session:
         context = self.context
         return self.prepared("DEALLOC_PD", lambda: context.alloc_pd()[0])
 
+    def gone_pd(self):
+        """Returns the handle of a protection domain that is deallocated."""
+        self.context.dealloc_pd(self.pd)
+        return self.pd
+
     @functools.cached_property
     def a_cq(self):
         context = self.context

@@ -6,7 +6,7 @@ are ignored, as nothing depends on them.
 """
 
 import re
-from dataclasses import dataclass
+from collections import namedtuple
 from pathlib import PurePosixPath
 
 COMMENT_OR_TEXT = re.compile(
@@ -21,14 +21,8 @@ ITEM = re.compile(r"^(?:pub(?:\([^)]*\))?\s+)?(?:const\s+)?(?:struct|enum|union|
 WORD = re.compile(r"\*|\w+")
 
 
-@dataclass(frozen=True)
-class Import:
-    """A name in LINE of FILE: its PATH from the crate's root on, and the file TARGET that defines it."""
-
-    file: str
-    line: int
-    path: tuple
-    target: str
+# A name in LINE of FILE: its PATH from the crate's root on, and the file TARGET that defines it.
+Import = namedtuple("Import", "file line path target")
 
 
 def without(pattern, text):

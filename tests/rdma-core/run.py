@@ -221,9 +221,9 @@ def left_behind():
 
     if not selftest.emulator:
         return []
-    state = selftest.any_function().state()
-    left = [f"{count} {kind}" for kind, count in state["resources"].items() if count and kind != "eq"]
-    return left + ["protocol errors"] * bool(state["protocol_errors"])
+    function = selftest.any_function()
+    left = [f"{count} {kind}" for kind, count in function.held().items()]
+    return left + ["protocol errors"] * bool(function.state()["protocol_errors"])
 
 
 def main(file, userland):
