@@ -51,7 +51,7 @@ def refused(s):
 
 cases.add("destroy by write", lambda s: twice(s.ah().destroy))
 cases.add("destroy by ioctl", lambda s: twice(s.ah().destroy_by_ioctl))
-cases.add("destroy of another context's", lambda s: in_another_context(s, s.ah(), "destroy", "destroy_by_ioctl"))
+cases.add("destroy of another context's", lambda s: in_another_context(s.ah(), s.open(), "destroy", "destroy_by_ioctl"))
 HANDLES = (0, 77, 0xFFFF_FFFF)
 cases.each("destroy of handle {:#x}", HANDLES, lambda s, handle: s.context.send(DESTROY_AH, struct.pack("<I", handle)))
 

@@ -273,7 +273,7 @@ def counting(s):
     return attempts(counter.destroy, pair.destroy, counter.destroy)
 
 
-cases.add("destroy of another context's", lambda s: in_another_context(s, s.counter(), "destroy"))
+cases.add("destroy of another context's", lambda s: in_another_context(s.counter(), s.open(), "destroy"))
 
 
 @cases.case("a context closes with counters that count")

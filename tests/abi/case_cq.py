@@ -132,7 +132,7 @@ def destroy_in_use_recv(s):
     return attempt(recv.destroy), attempt(send.destroy_by_write)
 
 
-cases.add("destroy of another context's", lambda s: in_another_context(s, s.a_cq, "destroy"))
+cases.add("destroy of another context's", lambda s: (other := s.open()) and in_another_context(s.a_cq, other, "destroy"))
 
 
 def destroy(s, handle, *attributes):

@@ -202,7 +202,7 @@ both("another kind of object as a protection domain", ONCE, lambda s, kind: s.mr
 
 cases.add("dereg by write", lambda s: twice(s.mr().dereg))
 cases.add("dereg by ioctl", lambda s: twice(s.mr().dereg_by_ioctl))
-cases.add("dereg of another context's", lambda s: in_another_context(s, s.mr(), "dereg", "dereg_by_ioctl"))
+cases.add("dereg of another context's", lambda s: in_another_context(s.mr(), s.open(), "dereg", "dereg_by_ioctl"))
 HANDLES = (0, 77, 0xFFFF_FFFF)
 cases.each("dereg of handle {:#x}", HANDLES, lambda s, handle: s.context.send(objects.DEREG_MR, struct.pack("<I", handle)))
 
@@ -265,7 +265,7 @@ def efa_gone(s):
     return attempts(region.efa_query, region.query)
 
 
-cases.add("EFA's of another context's", lambda s: in_another_context(s, s.mr(), "efa_query", "query"))
+cases.add("EFA's of another context's", lambda s: in_another_context(s.mr(), s.open(), "efa_query", "query"))
 cases.add("an unknown method of the driver", lambda s: s.context.ioctl(objects.OBJECT_MR, 0x1001))
 cases.add("an unknown method", lambda s: s.context.ioctl(objects.OBJECT_MR, 6))
 

@@ -201,7 +201,9 @@ cases.add("destroy by write", lambda s: twice(s.a_qp.destroy))
 cases.add("destroy by ioctl", lambda s: twice(s.a_qp.destroy_by_ioctl))
 HANDLES = (0, 77, 0x8000_0000, 0xFFFF_FFFF)
 cases.each("destroy of handle {:#x}", HANDLES, lambda s, handle: s.context.command(DESTROY_QP, struct.pack("<II", handle, 0), 4))
-cases.add("destroy of another context's", lambda s: in_another_context(s, s.a_qp, "destroy", "destroy_by_ioctl"))
+cases.add(
+    "destroy of another context's", lambda s: (other := s.open()) and in_another_context(s.a_qp, other, "destroy", "destroy_by_ioctl")
+)
 
 
 @cases.case("destroy with a response to nowhere")

@@ -275,9 +275,9 @@ def twice(action):
     return attempts(action, action)
 
 
-def in_another_context(s, thing, *names):
+def in_another_context(thing, context, *names):
     """Calls methods of an object with another context than its own; returns the results."""
-    thing.context = s.open()
+    thing.context = context
     return attempts(*[getattr(thing, name) for name in names])
 
 
