@@ -5,20 +5,15 @@ import collections
 import os
 import signal
 
+from selftest import forked
+
 # Those that have not been waited for.
 children = set()
 
 
 def fork(work):
     """Calls a function in a child process; returns its id."""
-    process = os.fork()
-    if process == 0:
-        try:
-            work()
-            os._exit(0)
-        except BaseException as error:
-            os.write(1, f"# {type(error).__name__}: {error}\n".encode())
-            os._exit(1)
+    process = forked(work)
     children.add(process)
     return process
 

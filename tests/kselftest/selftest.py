@@ -40,17 +40,6 @@ SYSCALL_WRITE = "1" if os.uname().machine == "x86_64" else "64"
 
 # Reasons for which the driver resets a device in use.
 REASONS = ("fatal_error", "command_timeout", "keep_alive", "register_timeout", "requested", "memory_held")
-# Statuses with which a device can refuse a command, and the errno of each for a process.
-STATUSES = {
-    "RESOURCE_ALLOCATION_FAILURE": "ENOMEM",
-    "BAD_OPCODE": "EINVAL",
-    "UNSUPPORTED_OPCODE": "EOPNOTSUPP",
-    "MALFORMED_REQUEST": "EINVAL",
-    "ILLEGAL_PARAMETER": "EINVAL",
-    "UNKNOWN_ERROR": "EINVAL",
-    "RESOURCE_BUSY": "EINVAL",
-    200: "EINVAL",
-}
 
 
 class Skipped(Exception):
@@ -199,6 +188,30 @@ def result_of(action, *arguments):
     return "ok"
 
 
+def output_of(*command):
+    """Runs a program and returns its output; skips the test case if there is no such program, and fails with its error output."""
+    if not shutil.which(command[0]):
+        raise Skipped(f"needs the program {command[0]}")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Failed(f"{' '.join(command)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def forked(action, *arguments):
+    """Runs an action in a new process, which then ends; returns the process id. The exit status is 1 if the action fails."""
+    process = os.fork()
+    if process:
+        return process
+    status = 1
+    try:
+        action(*arguments)
+        status = 0
+    except BaseException as error:
+        print(f"# {type(error).__name__}: {error}", flush=True)
+    os._exit(status)
+
+
 def free_memory():
     """Returns the memory that the kernel does not use itself, in KiB. Includes free pages in the lists of each CPU: up to tens of
     MiB."""
@@ -325,6 +338,10 @@ class Function:
         """Folder of its port in sysfs."""
         return self.rdma / "ports/1"
 
+    def read_gid(self):
+        """Returns its GID as bytes."""
+        return bytes.fromhex((self.port / "gids/0").read_text().strip().replace(":", ""))
+
     def interrupts(self):
         """Returns the number of each of its interrupts, and the name without the common part, in order."""
         with open("/proc/interrupts") as file:
@@ -399,16 +416,16 @@ class Function:
         """Makes the device fail until it is reset."""
         emulator.send({"command": "die", "device": self.number, **how})
 
+    def has_recovered(self, session):
+        """Whether it is up again after a session."""
+        status = self.status()
+        return status.get("state") == "up" and status["session"] != session
+
     def die_and_recover(self):
         """Makes the device fail, and waits until the driver has recovered it."""
-        before = self.status()["session"]
-
-        def has_recovered():
-            status = self.status()
-            return status["state"] == "up" and status["session"] != before
-
+        session = self.status()["session"]
         self.die()
-        wait_until(has_recovered, "the device has recovered")
+        wait_until(lambda: self.has_recovered(session), "the device has recovered")
 
     def leftovers(self):
         """Returns resources that the driver should have released once the device is unbound."""
@@ -433,8 +450,10 @@ class Function:
         return self.state()["protocol_errors"] - self.old_protocol_errors
 
     def trace(self):
-        """Returns the lines of the emulator's trace since the last call."""
-        return emulator.send({"command": "trace", "device": self.number})["lines"]
+        """Returns the lines of the emulator's trace since the last call. The first call starts it."""
+        trace = emulator.send({"command": "trace", "device": self.number})
+        equal(trace["lost"], 0, "lost lines of the emulator's trace")
+        return trace["lines"]
 
     @contextlib.contextmanager
     def resets_meanwhile(self):
@@ -531,11 +550,6 @@ class KernelLog:
 
     def records(self):
         """Yields level and text of new lines."""
-        for level, _, text in self.timed_records():
-            yield level, text
-
-    def timed_records(self):
-        """Yields level, time in seconds and text of new lines."""
         while True:
             try:
                 record = os.read(self.fd, 8192).decode(errors="replace")
@@ -545,8 +559,7 @@ class KernelLog:
                 # Some lines were overwritten before they were read.
                 continue
             head, _, text = record.partition(";")
-            level, _, microseconds, *_ = head.split(",")
-            yield int(level) & 7, int(microseconds) / 1e6, text.split("\n")[0]
+            yield int(head.split(",")[0]) & 7, text.split("\n")[0]
 
     def driver_errors(self, function):
         """Returns the driver's new error messages about a device."""
