@@ -17,7 +17,7 @@ GUESTS = {
     # The factor for time limits of programs.
     "environment": {"EFA_SLOW_KERNEL": "4"},
 }
-AT_ONCE = ("admin_queue", "effects", "killed", "lifecycle", "objects_timeouts", "../debug/stress")
+AT_ONCE = ("admin_queue", "effects", "killed", "lifecycle", "../debug/stress")
 ALL = [name for name in dict.fromkeys([*PROGRAMS, *TIMEOUTS, "../debug/stress", "../debug/faults"]) if name != "dmesg"]
 
 
