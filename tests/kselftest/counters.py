@@ -3,13 +3,10 @@
 """Hardware counters. Monitoring tools rely on their names."""
 
 import contextlib
-import functools
-import shutil
-import subprocess
 import time
 
 from recovery import Recovery
-from selftest import DRIVER, TICK, Skipped, Suite, any_function, emulator, equal, function_with, wait_until
+from selftest import DRIVER, TICK, Skipped, Suite, any_function, emulator, equal, output_of, wait_until
 
 DEVICE_NAMES = (
     "alloc_pd_err alloc_ucontext_err cmds_err completed_cmds create_ah_err create_cq_err create_qp_err keep_alive_rcvd mmap_err"
@@ -53,14 +50,6 @@ def names(folder):
     return sorted(file.name for file in folder.glob("*") if file.name != "lifespan")
 
 
-def resets():
-    return [name for name in names(device_folder()) if name.startswith("resets")]
-
-
-def lifespan(folder):
-    return int((folder / "lifespan").read_text())
-
-
 @contextlib.contextmanager
 def cached_for(folder, ms):
     """Sets the lifespan of cached counters within the block."""
@@ -82,45 +71,30 @@ def read_all(folder):
         equal(text.isdecimal(), True, f"{name} is a number: {text}")
 
 
+def is_reset(name):
+    return name.startswith("resets")
+
+
+def is_for_kernel_verbs(name):
+    return name in KERNEL_VERBS_NAMES
+
+
 @suite.case("names of the device's counters", needs_emulator=False)
 def device_names():
-    others = [name for name in names(device_folder()) if name not in (*resets(), *KERNEL_VERBS_NAMES)]
-    equal(others, DEVICE_NAMES, "names")
+    equal([name for name in names(device_folder()) if not (is_reset(name) or is_for_kernel_verbs(name))], DEVICE_NAMES, "names")
 
 
-@suite.case("counters of resets", needs_emulator=False)
-def reset_names():
-    return " ".join(resets())
+for what, belongs in (("resets", is_reset), ("kernel verbs", is_for_kernel_verbs)):
+    suite.add(f"counters of {what}", lambda belongs=belongs: " ".join(filter(belongs, names(device_folder()))), needs_emulator=False)
+suite.add("names of the port's counters", lambda: equal(names(port_folder()), PORT_NAMES, "names"), needs_emulator=False)
+for place, folder in (("device", device_folder), ("port", port_folder)):
 
+    def lifespan(folder=folder):
+        ms = int((folder() / "lifespan").read_text())
+        equal(ms in USUAL, True, f"{ms} ms is usual")
 
-@suite.case("counters of kernel verbs", needs_emulator=False)
-def kernel_verbs_names():
-    return " ".join(name for name in names(device_folder()) if name in KERNEL_VERBS_NAMES)
-
-
-@suite.case("names of the port's counters", needs_emulator=False)
-def port_names():
-    equal(names(port_folder()), PORT_NAMES, "names")
-
-
-@suite.case("lifespan of the device's counters", needs_emulator=False)
-def device_lifespan():
-    equal(lifespan(device_folder()) in USUAL, True, f"{lifespan(device_folder())} ms is usual")
-
-
-@suite.case("lifespan of the port's counters", needs_emulator=False)
-def port_lifespan():
-    equal(lifespan(port_folder()) in USUAL, True, f"{lifespan(port_folder())} ms is usual")
-
-
-@suite.case("the device's counters can be read", needs_emulator=False)
-def read_device():
-    read_all(device_folder())
-
-
-@suite.case("the port's counters can be read", needs_emulator=False)
-def read_port():
-    read_all(port_folder())
+    suite.add(f"lifespan of the {place}'s counters", lifespan, needs_emulator=False)
+    suite.add(f"the {place}'s counters can be read", lambda folder=folder: read_all(folder()), needs_emulator=False)
 
 
 # Values of counters, and commands that reads of them take.
@@ -172,81 +146,34 @@ def no_command():
         return commands() - before
 
 
-def add_refusals():
-    for kind in TYPES:
+for kind in TYPES:
 
-        def run(kind=kind):
-            sent, before = main.counter("tx_bytes", port=True), main.counter("cmds_err")
-            main.inject({"opcode": "GET_STATS", "stats": kind}, {"status": "UNKNOWN_ERROR"})
-            result = f"{main.counter('tx_bytes', port=True)}, errors {main.counter('cmds_err') - before}"
-            main.clear()
-            equal(main.counter("tx_bytes", port=True), sent, "the counter without a fault")
-            return result
+    def refused(kind=kind):
+        sent, before = main.counter("tx_bytes", port=True), main.counter("cmds_err")
+        main.inject({"opcode": "GET_STATS", "stats": kind}, {"status": "UNKNOWN_ERROR"})
+        result = f"{main.counter('tx_bytes', port=True)}, errors {main.counter('cmds_err') - before}"
+        main.clear()
+        equal(main.counter("tx_bytes", port=True), sent, "the counter without a fault")
+        return result
 
-        suite.add(f"GET_STATS {kind} fails", run, "EINVAL, errors 1")
-
-
-add_refusals()
-
-
-@suite.case("a failed command is counted", "1")
-def failed_command():
-    before = main.counter("cmds_err")
-    main.inject({"opcode": "GET_STATS", "stats": "BASIC"}, {"status": "RESOURCE_BUSY"})
-    main.counter("tx_bytes", port=True)
-    return main.counter("cmds_err") - before
-
-
-@suite.case("a keep-alive event is counted", "1")
-def keep_alive():
-    # Disables periodic keep-alives.
-    main.set(keep_alive_ms=0)
-    main.rebind()
-    main.settle()
-    equal(main.counter("keep_alive_rcvd"), 0, "keep-alive events of a new session")
-    main.event("KEEP_ALIVE")
-    wait_until(lambda: main.counter("keep_alive_rcvd"), "the event is counted")
-    return main.counter("keep_alive_rcvd")
+    suite.add(f"GET_STATS {kind} fails", refused, "EINVAL, errors 1")
 
 
 @suite.case("rdma statistic shows the port's counters", needs_emulator=False)
 def statistic():
-    if not shutil.which("rdma"):
-        raise Skipped("needs the program rdma")
-    command = ["rdma", "statistic", "show", "link", f"{main.rdma.name}/1"]
-    shown = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False).stdout.split()
+    shown = output_of("rdma", "statistic", "show", "link", f"{main.rdma.name}/1").split()
     equal([name for name in (PORT_NAMES if emulator else ["tx_bytes"]) if name not in shown], [], "missing counters")
 
 
-# Counters after resets and probes.
-
-
-def reset_counts():
-    """Returns the nonzero counters of resets."""
-    counts = {name: main.counter(name) for name in resets()}
-    return " ".join(f"{name} {count}" for name, count in counts.items() if count) or "none"
-
-
-@functools.cache
-def after_a_reset():
-    """Returns the counters of resets before and after the driver resets the device, and the increase of the counter of commands."""
+@suite.case("counters of commands continue after a reset")
+def counters_continue():
     if DRIVER == "c":
         raise Skipped("the C driver resets no device that is in use")
-    counts, commands = reset_counts(), main.counter("submitted_cmds")
+    before = main.counter("submitted_cmds")
     recovery = Recovery(main, "fatal_error")
     main.event("FATAL_ERROR")
     recovery.wait()
-    return f"{counts}, then {reset_counts()}", main.counter("submitted_cmds") - commands
-
-
-@suite.case("a reset is counted, with its reason", "none, then resets 1 resets_fatal_error 1")
-def reset():
-    return after_a_reset()[0]
-
-
-@suite.case("other counters continue after a reset")
-def counters_continue():
-    equal(after_a_reset()[1] > 0, True, "that more commands are counted than before")
+    equal(main.counter("submitted_cmds") > before, True, "that more commands are counted than before")
 
 
 @suite.case("a new probe starts at zero")
@@ -257,19 +184,8 @@ def new_probe():
     equal(0 < count < 50, True, f"that {count} commands are those of one probe")
 
 
-def add_ports():
-    for spec, wanted in PORTS.items():
-
-        def run(spec=spec, wanted=wanted):
-            function = function_with(spec)
-            if not function:
-                raise Skipped("there is no such device")
-            equal(names(port_folder(function)), wanted, "names")
-
-        suite.add(f"{spec.removeprefix('profile=')}: the port's counters", run)
-
-
-add_ports()
+for spec, wanted in PORTS.items():
+    suite.add_for(spec, "the port's counters", lambda function, wanted=wanted: equal(names(port_folder(function)), wanted, "names"))
 if emulator:
     # The driver probes the device with its default attributes.
     main.rebind()

@@ -7,7 +7,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from selftest import SYSFS_DRIVER, Failed, Skipped, Suite, emulator, equal, first_line
+from selftest import SYSFS_DRIVER, Suite, emulator, equal, first_line, output_of
 
 # The module's file: the loaded module does not show all its information.
 MODULE = os.environ.get("EFA_KO") or "efa"
@@ -33,14 +33,8 @@ suite = Suite()
 @functools.cache
 def information():
     """Returns the module's information: the values of each field."""
-    try:
-        done = subprocess.run(["modinfo", MODULE], capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        done = None
-    if not done or done.returncode != 0:
-        raise Skipped(f"modinfo finds no module {MODULE}")
     fields = {}
-    for line in done.stdout.splitlines():
+    for line in output_of("modinfo", MODULE).splitlines():
         name, _, value = line.partition(":")
         fields.setdefault(name, []).append(value.strip())
     return fields
@@ -75,93 +69,77 @@ def licence():
     return ", ".join(information()["license"])
 
 
-# The devices. Each test gets a device and the number of its event queues.
+# The devices.
 
 
-def is_bound(function, event_queues):
+def event_queues(function):
+    return DEVICES[emulator.specs[function.number]] if emulator else sum("efa-comp" in name for _, name in function.interrupts())
+
+
+def is_bound(function):
     equal(function.is_bound, True, "bound")
 
 
-def has_rdma_device(function, event_queues):
+def has_rdma_device(function):
     equal(len(function.names("infiniband")), 1, "RDMA devices")
 
 
-def same(one, other):
-    """Fails if the two are not the same file."""
-    if not os.path.samefile(one, other):
-        raise Failed(f"{one} is not {other}")
-
-
-def refers_to_function(function, event_queues):
+def refers_to_function(function):
     shown = Path("/sys/class/infiniband") / function.rdma.name
-    same(shown, function.rdma)
-    same(shown / "device", function.sysfs)
+    equal((shown.resolve(), (shown / "device").resolve()), (function.rdma.resolve(), function.sysfs.resolve()), "folders")
 
 
-def refers_to_driver(function, event_queues):
-    same(function.sysfs / "driver", SYSFS_DRIVER)
-    same(SYSFS_DRIVER / "module", LOADED)
+def refers_to_driver(function):
+    places = [(function.sysfs / "driver").resolve(), (SYSFS_DRIVER / "module").resolve()]
+    equal(places, [SYSFS_DRIVER.resolve(), LOADED.resolve()], "driver and module")
 
 
-def interrupt_names(function, event_queues):
-    wanted = ["efa-mgmnt", *(f"efa-comp{number}" for number in range(event_queues))]
+def interrupt_names(function):
+    wanted = ["efa-mgmnt", *(f"efa-comp{number}" for number in range(event_queues(function)))]
     equal([name for _, name in function.interrupts()], wanted, "interrupts")
 
 
-def hints(function, event_queues):
+def hints(function):
     files = [f"/proc/irq/{number}/affinity_hint" for number, _ in function.interrupts()]
     # The management interrupt has the first CPU as its hint, too.
-    wanted = [1, *(1 << number for number in range(event_queues))]
+    wanted = [1, *(1 << number for number in range(event_queues(function)))]
     equal([int(first_line(file).replace(",", ""), 16) for file in files], wanted, "hints")
 
 
-def bars(function, event_queues):
+def bars(function):
     reserved = [is_reserved for _, is_reserved in function.bars()]
     equal(reserved, [True] * (3 if emulator else len(reserved)), "whether each BAR is reserved")
 
 
-def can_be_opened(function, event_queues):
+def can_be_opened(function):
     name = next(iter(function.names("infiniband_verbs")), "")
     equal(Path("/dev/infiniband", name).is_char_device(), True, f"a device node {name}")
     equal(first_line(function.sysfs / "infiniband_verbs" / name / "abi_version"), "1", "ABI version")
 
 
-def armed(function, event_queues):
+def armed(function):
     state = function.state()
-    equal((state["resources"]["eq"], state["armed_eqs"]), (event_queues, event_queues), "event queues, and those that are armed")
+    equal((state["resources"]["eq"], state["armed_eqs"]), (event_queues(function),) * 2, "event queues, and those that are armed")
 
 
-def has_host_info(function, event_queues):
+def has_host_info(function):
     info = function.state()["host_info"] or {}
     wanted = (function.address.partition(":")[2], os.uname().release)
     equal((info.get("bdf"), info.get("os_dist")), wanted, "address and release")
 
 
-TESTS = (
-    ("the device is bound", is_bound, False),
-    ("there is an RDMA device", has_rdma_device, False),
-    ("the RDMA device refers to the PCI device", refers_to_function, False),
-    ("the device refers to its driver, and that to its module", refers_to_driver, False),
-    ("interrupts have their names", interrupt_names, False),
-    ("each event queue hints at its CPU", hints, False),
-    ("BARs are reserved", bars, False),
-    ("it can be opened, with ABI version 1", can_be_opened, False),
-    ("there are event queues, all armed", armed, True),
-    ("the device has the host information", has_host_info, True),
-)
-
-
-def add_devices():
-    for spec, event_queues in DEVICES.items():
-        for name, test, needs_emulator in TESTS:
-
-            def run(function, test=test, event_queues=event_queues):
-                if event_queues and not emulator:
-                    event_queues = sum("efa-comp" in name for _, name in function.interrupts())
-                return test(function, event_queues)
-
-            suite.add_for(spec, name, run, needs_emulator=needs_emulator)
-
-
-add_devices()
+for spec in DEVICES:
+    for name, test in (
+        ("the device is bound", is_bound),
+        ("there is an RDMA device", has_rdma_device),
+        ("the RDMA device refers to the PCI device", refers_to_function),
+        ("the device refers to its driver, and that to its module", refers_to_driver),
+        ("interrupts have their names", interrupt_names),
+        ("each event queue hints at its CPU", hints),
+        ("BARs are reserved", bars),
+        ("it can be opened, with ABI version 1", can_be_opened),
+        ("there are event queues, all armed", armed),
+        ("the device has the host information", has_host_info),
+    ):
+        suite.add_for(spec, name, test, needs_emulator=test in (armed, has_host_info))
 suite.run()
