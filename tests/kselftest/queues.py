@@ -54,29 +54,6 @@ def own_queue():
             equal(select.select(others, [], [], 0)[0], [], "queues with more events")
 
 
-@suite.case("event queues wrap around")
-def rounds():
-    main.set(max_eq_depth=4)
-    main.rebind()
-    try:
-        with opened(main) as context, with_channel(context) as (cq, channel):
-            for number in range(4 * 5):
-                main.notify(cq.response.cq_idx)
-                equal(events(channel), 1, f"event {number}")
-    finally:
-        main.clear()
-        main.rebind()
-
-
-@suite.case("an event of a queue that does not exist is logged", "logged")
-def no_queue():
-    log = KernelLog()
-    event_queue()
-    check_events()
-    errors = log.driver_errors(main)
-    return "logged" if len(errors) == 1 else errors
-
-
 @suite.case("an event of a queue that is destroyed is logged", "logged")
 def destroyed_queue():
     eq = event_queue()
