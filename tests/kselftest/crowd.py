@@ -6,20 +6,7 @@ import os
 import random
 from functools import partial
 
-from objects import (
-    BUFFER_VA,
-    CQ_WITH_COMPLETION_CHANNEL,
-    QPT_DRIVER,
-    QPT_UD,
-    AddressHandle,
-    CompletionChannel,
-    CompletionQueue,
-    IoctlMemoryRegion,
-    Mapping,
-    Memory,
-    MemoryRegion,
-    QueuePair,
-)
+import objects
 from uverbs import opened
 
 # Maximum number of objects of a crowd at a time.
@@ -37,9 +24,9 @@ class Crowd:
         self.at_once = at_once
         self.context = opened(function)
         self.pd, _ = self.context.alloc_pd()
-        self.channel = CompletionChannel(self.context)
-        self.cq = CompletionQueue(self.context)
-        self.memory = Memory(region)
+        self.channel = objects.CompletionChannel(self.context)
+        self.cq = objects.CompletionQueue(self.context)
+        self.memory = objects.Memory(region)
         self.alive = []
 
     def pds(self):
@@ -47,37 +34,39 @@ class Crowd:
         return partial(self.context.dealloc_pd, handle)
 
     def cqs(self):
-        cq = CompletionQueue(self.context)
-        Mapping(self.context, cq.response.q_mmap_key, cq.response.q_mmap_size, mmap.PROT_READ).close()
+        cq = objects.CompletionQueue(self.context)
+        objects.Mapping(self.context, cq.response.q_mmap_key, cq.response.q_mmap_size, mmap.PROT_READ).close()
         return cq.destroy
 
     def channel_cqs(self):
-        return CompletionQueue(self.context, flags=CQ_WITH_COMPLETION_CHANNEL, channel=self.channel.fd).destroy_by_write
+        return objects.CompletionQueue(self.context, flags=objects.CQ_WITH_COMPLETION_CHANNEL, channel=self.channel.fd).destroy_by_write
 
     def umem_cqs(self):
-        return CompletionQueue(self.context, buffer=(BUFFER_VA, 0, self.memory.address, mmap.PAGESIZE), cqe=128).destroy
+        return objects.CompletionQueue(self.context, buffer=(objects.BUFFER_VA, 0, self.memory.address, mmap.PAGESIZE), cqe=128).destroy
 
     def qps(self):
-        pair = QueuePair(self.context, self.pd, self.cq.handle, self.cq.handle, qp_type=self.random.choice((QPT_DRIVER, QPT_UD)))
+        pair = objects.QueuePair(
+            self.context, self.pd, self.cq.handle, self.cq.handle, qp_type=self.random.choice((objects.QPT_DRIVER, objects.QPT_UD))
+        )
         if self.random.random() < 0.5:
             pair.to_rts()
             pair.query(1)
-        Mapping(self.context, pair.response.sq_db_mmap_key, mmap.PAGESIZE).close()
+        objects.Mapping(self.context, pair.response.sq_db_mmap_key, mmap.PAGESIZE).close()
         return self.random.choice((pair.destroy, pair.destroy_by_ioctl))
 
     def regions(self):
         pages = self.random.choice((1, 15, 16, 512, 1024))
         length = min(pages * mmap.PAGESIZE, self.memory.length)
-        return MemoryRegion(self.context, self.pd, self.memory.address, length).dereg
+        return objects.MemoryRegion(self.context, self.pd, self.memory.address, length).dereg
 
     def ioctl_regions(self):
-        region = IoctlMemoryRegion(self.context, self.pd, self.memory.address, self.random.randrange(1, self.memory.length))
+        region = objects.IoctlMemoryRegion(self.context, self.pd, self.memory.address, self.random.randrange(1, self.memory.length))
         region.query()
         region.efa_query()
         return region.dereg_by_ioctl
 
     def ahs(self):
-        return AddressHandle(self.context, self.pd).destroy
+        return objects.AddressHandle(self.context, self.pd).destroy
 
     kinds = (pds, cqs, channel_cqs, umem_cqs, qps, regions, ioctl_regions, ahs)
 

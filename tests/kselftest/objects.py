@@ -32,16 +32,14 @@ REG_MR, DEREG_MR = 9, 13
 CREATE_COMP_CHANNEL, DESTROY_CQ = 17, 20
 CREATE_QP, QUERY_QP, MODIFY_QP, DESTROY_QP = 24, 25, 26, 27
 
-ACCESS_LOCAL_WRITE, ACCESS_REMOTE_WRITE, ACCESS_REMOTE_READ = 1, 2, 4
+ACCESS_LOCAL_WRITE = 1
 
 CQ_WITH_COMPLETION_CHANNEL, CQ_WITH_SGID, CQ_WITH_SQ_COMP_64_BIT_REQ_ID = 1, 2, 4
 QP_WITH_UNSOLICITED_WRITE_RECV, QP_WITH_SQ_64_BIT_REQ_ID = 1, 2
 QPT_RC, QPT_UC, QPT_UD, QPT_DRIVER = 2, 3, 4, 0xFF
 
 QPS_RESET, QPS_INIT, QPS_RTR, QPS_RTS, QPS_SQD, QPS_SQE, QPS_ERR = range(7)
-QP_STATE, QP_CUR_STATE, QP_EN_SQD_ASYNC_NOTIFY, QP_ACCESS_FLAGS = 1, 2, 4, 8
-QP_PKEY_INDEX, QP_PORT, QP_QKEY, QP_AV, QP_PATH_MTU, QP_TIMEOUT = 0x10, 0x20, 0x40, 0x80, 0x100, 0x200
-QP_RNR_RETRY, QP_RQ_PSN, QP_SQ_PSN, QP_DEST_QPN = 0x800, 0x1000, 0x10000, 0x100000
+QP_STATE, QP_PKEY_INDEX, QP_PORT, QP_QKEY, QP_SQ_PSN = 1, 0x10, 0x20, 0x40, 0x10000
 
 # Q_Key of each queue pair that is brought to RTS.
 QKEY = 0x11111111
@@ -132,8 +130,7 @@ class CompletionQueue:
         if context.async_fd is not None:
             sent.append(fd_in(7, context.async_fd))
         if buffer is not None:
-            kind, fd, address, length, *more = buffer
-            sent.append(pointer_in(12, struct.pack("<IiIIQQ", kind, fd, *(more or (0, 0)), address, length)))
+            sent.append(buffer_in(12, *buffer))
         sent += [pointer_in(number, struct.pack("<Q", value)) for number, value in legacy_buffer]
         answer = context.ioctl(OBJECT_CQ, METHOD_CQ_CREATE, *uverbs.replaced(sent, replace), *attributes, driver=driver)
         self.handle = answer[0]
@@ -494,11 +491,6 @@ class Memory:
                 other = Memory(mmap.PAGESIZE)
                 move_page(other.address, self.address + number * mmap.PAGESIZE)
                 numbers = self.page_numbers(count)
-
-    def move(self, source, target):
-        """Moves the page at one offset to another offset, where it replaces a page."""
-        if source != target:
-            move_page(self.address + source, self.address + target)
 
     def close(self):
         del self.view
