@@ -23,30 +23,21 @@ PATTERNS = {
 suite = Suite()
 
 
-def log():
-    """Returns the lines of the kernel's log."""
-    try:
-        done = subprocess.run(["dmesg"], stdout=subprocess.PIPE, text=True, errors="replace", check=False)
-    except FileNotFoundError:
-        done = None
-    if done is None or done.returncode:
-        skip_all("the kernel's log can't be read")
-    return done.stdout.splitlines()
+lines = []
+try:
+    lines = subprocess.run(["dmesg"], stdout=subprocess.PIPE, text=True, errors="replace", check=True).stdout.splitlines()
+except (FileNotFoundError, subprocess.CalledProcessError):
+    skip_all("the kernel's log can't be read")
 
+for name, pattern in PATTERNS.items():
 
-def add_patterns(lines):
-    for name, pattern in PATTERNS.items():
+    def run(pattern=pattern):
+        found = [number for number, line in enumerate(lines) if re.search(pattern, line)]
+        shown = sorted({number for start in found for number in range(start, start + CONTEXT + 1)})
+        if found:
+            raise Failed("\n".join(["see below", *(lines[number] for number in shown if number < len(lines))]))
 
-        def run(pattern=re.compile(pattern)):
-            found = [number for number, line in enumerate(lines) if pattern.search(line)]
-            shown = sorted({number for start in found for number in range(start, start + CONTEXT + 1)})
-            if found:
-                raise Failed("\n".join(["see below", *(lines[number] for number in shown if number < len(lines))]))
-
-        suite.add(name, run, needs_emulator=False)
-
-
-add_patterns(log())
+    suite.add(name, run, needs_emulator=False)
 
 
 @suite.case("no taint but that of loading the module", "0", needs_emulator=False)

@@ -8,11 +8,12 @@ import signal
 import struct
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import objects
 import selftest
 from modules import load_module, remove_module
-from selftest import Failed, Skipped, Suite, equal, function_with, result_of
+from selftest import Failed, Suite, equal, forked, function_with, result_of
 from tracing import dma
 from uverbs import opened
 
@@ -21,12 +22,13 @@ COUNT = 1000
 ROUNDS = 50 if int(os.environ.get("EFA_ROUNDS") or 0) >= 100 else 1
 KINDS = ("pd", "cq", "qp", "ah", "mr")
 
-MODULE = os.environ.get("EFA_KO")
-
 suite = Suite()
+function: Any = function_with(SPEC)
+if not (function and selftest.emulator):
+    selftest.skip_all(f"needs the emulated device {SPEC}")
 
 
-def make_all(function, memory):
+def make_all(memory):
     """Creates a thousand objects of each kind."""
     context = opened(function)
     for number in range(COUNT):
@@ -40,24 +42,22 @@ def make_all(function, memory):
 
 
 @contextmanager
-def process_with_all(function):
+def process_with_all():
     """Runs a process with all objects, and kills it after the block. Yields a function that makes it use the device once more, and
     returns its results."""
     memory = objects.Memory(8 * mmap.PAGESIZE)
     reader, writer = os.pipe()
     gate, opener = os.pipe()
-    process = os.fork()
-    if process == 0:
-        try:
-            os.close(opener)
-            context = make_all(function, memory)
-            os.write(writer, b".")
-            if os.read(gate, 1):
-                os.write(writer, f"event {context.event()}, {result_of(context.alloc_pd)}".encode())
-            signal.pause()
-        except BaseException as error:
-            print(f"# {type(error).__name__}: {error}", flush=True)
-        os._exit(1)
+
+    def work():
+        os.close(opener)
+        context = make_all(memory)
+        os.write(writer, b".")
+        if os.read(gate, 1):
+            os.write(writer, f"event {context.event()}, {result_of(context.alloc_pd)}".encode())
+        signal.pause()
+
+    process = forked(work)
     os.close(writer)
     os.close(gate)
 
@@ -80,15 +80,6 @@ def process_with_all(function):
     equal(function.held(), {}, "objects left in the device")
 
 
-def function_with_room():
-    function = function_with(SPEC)
-    if not function:
-        raise Skipped(f"there is no device {SPEC}")
-    if not function.is_bound:
-        function.rebind()
-    return function
-
-
 def pinned():
     """Returns the number of pinned pages of all processes."""
     # Each CPU adds its own counts to the totals only now and then. An access to this file makes all add them now.
@@ -100,11 +91,12 @@ def pinned():
 
 @suite.case(f"a process with {COUNT} objects of each kind is killed, {ROUNDS} times")
 def many_times():
-    function = function_with_room()
+    if not function.is_bound:
+        function.rebind()
     before = pinned()
     for _ in range(ROUNDS):
         with dma(function) as mappings:
-            with process_with_all(function):
+            with process_with_all():
                 pass
             left, made = mappings()
         # Both memory regions and rings have DMA mappings.
@@ -116,10 +108,7 @@ def many_times():
 
 @suite.case(f"the module is removed under a process with {COUNT} objects of each kind", "ok, event 8, EIO")
 def removed():
-    if not MODULE:
-        raise Skipped("the module's file is not known: set EFA_KO")
-    function = function_with_room()
-    with process_with_all(function) as use:
+    with process_with_all() as use:
         result = result_of(remove_module)
         if result != "ok":
             # A refusal does not change anything.
@@ -131,12 +120,10 @@ def removed():
             equal(function.leftovers(), [], "leftovers of the driver")
             result += ", " + use()
         finally:
-            load_module(MODULE)
+            load_module()
         function.settle()
     equal(function.protocol_errors(), 0, "protocol errors")
     return result
 
 
-if not selftest.emulator:
-    selftest.skip_all("needs the emulator")
 suite.run()

@@ -5,16 +5,15 @@
 EFA_ROUNDS sets the number of rounds. With 100 or more, they run under load.
 """
 
-import functools
 import os
 import re
 import subprocess
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
 import selftest
 from modules import load_module, remove_module
-from selftest import Skipped, Suite, equal, first_line, result_of, wait_until
+from selftest import Suite, equal, first_line, result_of, wait_until
 from tracing import dma
 
 ROUNDS = int(os.environ.get("EFA_ROUNDS") or 10)
@@ -24,37 +23,8 @@ LOAD = "while :; do ibv_devinfo; cat /sys/class/infiniband/*/hw_counters/* /sys/
 LOADERS = 2
 
 LOADED = Path("/sys/module/efa")
-WARNING = re.compile("BUG:|WARNING:|Oops|general protection|Call Trace:|refcount_t|soft lockup|blocked for more")
-
 suite = Suite()
 main = selftest.any_function()
-log = selftest.KernelLog()
-warnings = []
-
-
-def find_module():
-    """Returns the path of the module's file, or None if it is not known."""
-    name = os.environ.get("EFA_KO")
-    if not name:
-        try:
-            name = subprocess.run(["modinfo", "-F", "filename", "efa"], capture_output=True, text=True, check=False).stdout.strip()
-        except FileNotFoundError:
-            return None
-    return name if os.path.isfile(name) else None
-
-
-MODULE = find_module()
-
-
-def needs_module():
-    if not MODULE:
-        raise Skipped("the module's file is not known: set EFA_KO")
-
-
-def after():
-    # Reads the log before newer lines overwrite these.
-    warnings.extend(text for _, text in log.records() if WARNING.search(text))
-
 
 # Unbind and bind. Each test case first brings the device to the state that it needs.
 
@@ -67,12 +37,6 @@ def bound():
 def unbound():
     if main.is_bound:
         equal(main.unbind(), "ok", "unbind")
-
-
-@suite.case("unbind", "ok", needs_emulator=False)
-def unbind():
-    bound()
-    return main.unbind()
 
 
 def mapped():
@@ -93,22 +57,10 @@ def nothing_left():
     equal((main.sysfs / "driver").exists(), False, "whether it has a driver")
 
 
-@suite.case("a second unbind fails", "ENODEV", needs_emulator=False)
-def unbind_again():
-    unbound()
-    return main.unbind()
-
-
-@suite.case("bind", "ok", needs_emulator=False)
-def bind():
-    unbound()
-    return main.bind()
-
-
-@suite.case("a second bind fails", "EBUSY", needs_emulator=False)
-def bind_again():
+@suite.case("unbind and bind, each of which fails the second time", "ok ENODEV ok EBUSY", needs_emulator=False)
+def unbind_and_bind():
     bound()
-    return main.bind()
+    return " ".join(action() for action in (main.unbind, main.unbind, main.bind, main.bind))
 
 
 @suite.case("an unbind and a bind reset the device for NORMAL reasons", "NORMAL NORMAL")
@@ -156,7 +108,7 @@ def remove():
 
 def reload_once():
     remove()
-    load_module(MODULE)
+    load_module()
 
 
 def repeat(action):
@@ -175,80 +127,20 @@ def repeat(action):
     return left
 
 
-@functools.cache
-def all_rebinds():
-    return repeat(main.rebind)
+@suite.case(f"{ROUNDS} rounds of unbind and bind leave no DMA memory", needs_emulator=False)
+def rebinds():
+    equal(repeat(main.rebind), {}, "DMA memory")
 
 
-@functools.cache
-def all_reloads():
-    if UNDER_LOAD:
-        return repeat(reload_once)
-    with alone():
+@suite.case(f"{ROUNDS} rounds of rmmod and insmod leave no DMA memory", needs_emulator=False)
+def reloads():
+    with nullcontext() if UNDER_LOAD else alone():
         left = repeat(reload_once)
     # One round with all devices.
     reload_once()
-    return left
-
-
-@suite.case(f"{ROUNDS} rounds of unbind and bind", needs_emulator=False)
-def rebinds():
-    all_rebinds()
-
-
-@suite.case(f"{ROUNDS} rounds of rmmod and insmod", needs_emulator=False)
-def reloads():
-    needs_module()
-    all_reloads()
-
-
-@suite.case("no DMA memory is left after all rounds", needs_emulator=False)
-def memory():
-    equal(all_rebinds(), {}, "DMA memory after rounds of unbind and bind")
-    if MODULE:
-        equal(all_reloads(), {}, "DMA memory after rounds of rmmod and insmod")
-
-
-# A device that is open.
-
-
-@contextmanager
-def device_open():
-    main.settle()
-    fd = os.open(main.uverbs(), os.O_RDWR | os.O_CLOEXEC)
-    try:
-        yield
-    finally:
-        os.close(fd)
-
-
-@suite.case("users of the module while a device is open", "0", needs_emulator=False)
-def users():
-    with device_open():
-        return first_line(LOADED / "refcnt")
-
-
-@suite.case("removal of the module while a device is open", "ok", needs_emulator=False)
-def removal():
-    needs_module()
-    with device_open():
-        result = result_of(remove_module)
-        if not LOADED.exists():
-            load_module(MODULE)
-        return result
-
-
-@suite.case("the device is bound in the end", needs_emulator=False)
-def bound_in_the_end():
-    equal(main.is_bound, True, "bound")
-
-
-@suite.case("the kernel logs no warnings", needs_emulator=False)
-def no_warnings():
-    after()
-    equal(warnings, [], "warnings")
+    equal(left, {}, "DMA memory")
 
 
 if first_line(LOADED / "refcnt") != "0":
     selftest.skip_all("the driver is in use")
-suite.run(after=after)
+suite.run()

@@ -374,7 +374,7 @@ def unload_meanwhile(this):
     stage.close_far()
     remove_module()
     main.clear()
-    load_module(os.environ["EFA_KO"])
+    load_module()
     with stage.open(main):
         pass
 
@@ -455,7 +455,7 @@ def not_automatic(this):
     for worker in (stage.attached, stage.bystander):
         worker.restart()
     remove_module()
-    load_module(os.environ["EFA_KO"], "recovery=0")
+    load_module("recovery=0")
     try:
         wait_until(main.has_name, "udev's name of the device")
         stage.attach(stage.peer)
@@ -468,7 +468,7 @@ def not_automatic(this):
     finally:
         stage.close_far()
         remove_module()
-        load_module(os.environ["EFA_KO"])
+        load_module()
 
 
 if __name__ == "__main__":

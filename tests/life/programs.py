@@ -219,8 +219,8 @@ class Hands:
     def remove_module(self):
         return result_of(remove_module)
 
-    def load_module(self, file, parameters=""):
-        return result_of(load_module, file, parameters)
+    def load_module(self):
+        return result_of(load_module)
 
     def run(self, command):
         return tried(*command) or "ok"

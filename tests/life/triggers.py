@@ -223,7 +223,7 @@ class Unload(Removal):
         self.stage.hands.begin("remove_module")
 
     def undo(self):
-        result = self.stage.hands.call("load_module", os.environ["EFA_KO"])
+        result = self.stage.hands.call("load_module")
         equal(result, "ok", "insmod")
 
     def is_away(self):
