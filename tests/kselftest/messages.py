@@ -5,10 +5,10 @@ The layouts are those of rdma-core's efa_io_defs.h.
 """
 
 import ctypes
+import mmap
 import struct
 from typing import Any
 
-from data_path import COMP_REQ, FIRST, LAST, META_DESC, PHASE, RECV_FIRST_AND_LAST, SEND_QUEUE, Doorbell, whole_pages
 from objects import (
     ACCESS_LOCAL_WRITE,
     CQ_WITH_COMPLETION_CHANNEL,
@@ -22,6 +22,14 @@ from objects import (
     QueuePair,
 )
 from selftest import Failed, wait_until
+
+# Bits of a send work request: that it is one, in the first control byte, and its framing, in the second.
+META_DESC = 1 << 7
+FIRST, LAST, COMP_REQ = 1 << 2, 1 << 3, 1 << 4
+# Framing of a receive work request, in the same word as the key.
+RECV_FIRST_AND_LAST = 1 << 30 | 1 << 31
+# Bits of a completion's flags: the phase, which alternates with each round through the queue, and the type of the queue.
+PHASE, SEND_QUEUE = 1, 1 << 1
 
 MESSAGE = 4096
 # Slots of a program's memory: for sent data, for received data, and their number.
@@ -38,6 +46,28 @@ RECV = struct.Struct("<QHHI")
 # Layout of a completion: request id, status, flags, queue pair, length.
 COMPLETED = struct.Struct("<HBBHH24x")
 ARM = 1 << 31
+
+
+def whole_pages(length):
+    return -(-length // mmap.PAGESIZE) * mmap.PAGESIZE
+
+
+class Doorbell:
+    """A mapped 32-bit register. Each write is a single store."""
+
+    def __init__(self, context, key, offset):
+        self.mapping = Mapping(context, key, whole_pages(offset + 4))
+        self.register = ctypes.c_uint32.from_buffer(self.mapping.memory, offset)
+
+    def ring(self, value):
+        self.register.value = value
+
+    def read(self):
+        return self.register.value
+
+    def close(self):
+        del self.register
+        self.mapping.close()
 
 
 class Endpoint:
