@@ -4,9 +4,6 @@
 from selftest import emulator, equal, wait_until
 from uverbs import opened
 
-# Delay in seconds before each recovery attempt.
-BACKOFF = (0, 1, 2, 4, 8)
-
 
 class Recovery:
     """Recovery from one failure of a working device. Created before the failure, and awaited after it."""
@@ -15,20 +12,16 @@ class Recovery:
         self.function = function
         self.reason = reason
         self.resets = function.resets()
-        self.session = int(function.status()["session"])
-
-    def is_over(self):
-        status = self.function.status()
-        return status["state"] == "up" and int(status["session"]) > self.session
+        self.session = function.status()["session"]
 
     def wait(self, attempts=1):
         """Waits until the device is back; fails if it has objects from before the failure, or if there were resets for other reasons.
 
         The attempt with the number `attempts` must succeed. The first attempt has no delay.
         """
-        wait_until(self.is_over, f"a recovery ({self.reason})")
+        wait_until(lambda: self.function.has_recovered(self.session), f"a recovery ({self.reason})")
         status = self.function.status()
-        equal([status["session"], status["attempts"]], [str(self.session + 1), str(attempts)], "session and attempt")
+        equal([status["session"], status["attempts"]], [str(int(self.session) + 1), str(attempts)], "session and attempt")
         equal([status["last_reset"], status["quarantine"]], [self.reason, "0"], "reason of the reset, and memory in quarantine")
         if emulator:
             equal(self.function.held(), {}, "objects of the device after a reset")

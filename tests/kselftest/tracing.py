@@ -4,18 +4,18 @@
 import os
 import re
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 TRACEFS = Path("/sys/kernel/tracing")
 INSTANCE = TRACEFS / "instances" / "efa_selftest"
-PROBE = "efa_selftest/config"
+PROBE = "efa_selftest/probe"
 
 # Offset of the command register of a PCI function, and its bit for bus mastering.
 PCI_COMMAND = 4
 PCI_COMMAND_MASTER = 4
 
-RELEASE = re.compile(r": (?:dma_free: (?P<device>\S+) |config: .*value=(?P<command>\d+)$)", re.MULTILINE)
+RELEASE = re.compile(r": (?:dma_free: (?P<device>\S+) |probe: .*value=(?P<command>\d+)$)", re.MULTILINE)
 DMA = re.compile(r": dma_(?P<what>alloc|map|free|unmap)_?(?P<kind>\w*): (?P<device>\S+) ", re.MULTILINE)
 LOST = re.compile(r"^(?:overrun|dropped events): [1-9]", re.MULTILINE)
 
@@ -33,16 +33,23 @@ def dynamic_event(change):
 
 
 @contextmanager
-def recording(*events):
-    """Yields a function that returns the trace of these events so far."""
-    INSTANCE.mkdir()
-    try:
+def recording(*events, probe="", only=""):
+    """Yields a function that returns the trace of these events so far, and of a probe, of which only those that pass a filter."""
+    with ExitStack() as stack:
+        if probe:
+            dynamic_event(f"p:{PROBE} {probe}")
+            # Only possible once the event is disabled in all instances.
+            stack.callback(dynamic_event, f"-:{PROBE}")
+        INSTANCE.mkdir()
+        stack.callback(INSTANCE.rmdir)
         (INSTANCE / "buffer_size_kb").write_text(str(BUFFER))
-        for event in events:
+        # The clock of all processors, so that the order of events is theirs.
+        (INSTANCE / "trace_clock").write_text("counter")
+        if probe:
+            (INSTANCE / "events" / PROBE / "filter").write_text(only)
+        for event in (*events, *[PROBE] * bool(probe)):
             (INSTANCE / "events" / event / "enable").write_text("1")
         yield (INSTANCE / "trace").read_text
-    finally:
-        INSTANCE.rmdir()
 
 
 @contextmanager
@@ -54,19 +61,14 @@ def releases(function):
     """
     found = []
     # There is no tracepoint for writes to a PCI function's configuration.
-    dynamic_event(f"p:{PROBE} pci_write_config_word where=$arg2:s32 value=$arg3:u16")
-    try:
-        with recording(PROBE, "dma/dma_free") as trace:
-            (INSTANCE / "events" / PROBE / "filter").write_text(f"where == {PCI_COMMAND}")
-            yield found
-            for match in RELEASE.finditer(trace()):
-                if match["device"] == function.address:
-                    found.append("memory")
-                elif match["command"] and not int(match["command"]) & PCI_COMMAND_MASTER:
-                    found.append("bus master")
-    finally:
-        # Only possible once the event is disabled in all instances.
-        dynamic_event(f"-:{PROBE}")
+    probe = "pci_write_config_word where=$arg2:s32 value=$arg3:u16"
+    with recording("dma/dma_free", probe=probe, only=f"where == {PCI_COMMAND}") as trace:
+        yield found
+        for match in RELEASE.finditer(trace()):
+            if match["device"] == function.address:
+                found.append("memory")
+            elif match["command"] and not int(match["command"]) & PCI_COMMAND_MASTER:
+                found.append("bus master")
 
 
 @contextmanager

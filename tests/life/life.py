@@ -2,32 +2,25 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """Devices that fail and recover, and devices that are removed, while programs use them in every way. Prints KTAP.
 
-See cases.py for its arguments.
+EFA_ROUNDS is the number of rounds of each test, by default one.
 """
 
-import math
-from typing import Any
+import os
+import sys
+from pathlib import Path
 
-import cases
-import loads
-import selftest
-import triggers
-from stage import Stage
+sys.path += [str(Path(__file__).resolve().parents[2] / folder) for folder in ("tests/kselftest", "tools/guest")]
 
-stage: Any = Stage() if selftest.emulator else None
-suite = cases.Tests()
+from loads import Everything, Load
+from selftest import Suite
+from stage import stage
+from triggers import ALL
 
-
-def add(trigger, load):
-    def run():
-        stage.rounds(trigger(stage), load(stage), min(cases.rounds(), trigger.most_rounds or math.inf))
-
-    suite.add(f"{trigger.name}, {load.name}", run, most_rounds=trigger.most_rounds)
-
-
-for trigger in filter(lambda trigger: trigger.is_noticed, triggers.ALL):
-    for load in (loads.Load, loads.Everything):
-        add(trigger, load)
-
-if __name__ == "__main__":
-    suite.main()
+suite = Suite()
+for trigger in ALL:
+    for load in (Load, Everything) if trigger.is_noticed else ():
+        suite.add(
+            f"{trigger.name}, {load.name}",
+            lambda trigger=trigger, load=load: stage.rounds(trigger(stage), load(stage), int(os.environ.get("EFA_ROUNDS") or 1)),
+        )
+suite.run()

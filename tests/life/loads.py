@@ -8,9 +8,8 @@ import signal
 import subprocess
 from typing import Any, ClassVar
 
-from namespaces import run
 from programs import MEMBERS, Member
-from selftest import Failed, emulator, wait_until
+from selftest import Failed, emulator, output_of, wait_until
 from workers import Worker
 
 # Bytes on the network after which data is certainly moving.
@@ -62,7 +61,7 @@ class Pair(Load):
         for command in self.commands(port, devices):
             self.processes.append(self.run(command))
             if len(self.processes) == 1:
-                self.wait(lambda: run("ss", "-Hltn", f"sport = :{port}"), "listens")
+                self.wait(lambda: output_of("ss", "-Hltn", f"sport = :{port}"), "listens")
         self.wait(lambda: self.moved() > before + MOVING, "moves data")
 
     def run(self, command):

@@ -12,20 +12,12 @@ import subprocess
 
 from messages import Endpoint, send
 from modules import SETNS, UNSHARE, syscall
-from selftest import Failed, errno_name, wait_until
+from selftest import errno_name, output_of, wait_until
 from uverbs import opened
 
 CLONE_NEWNET = 0x40000000
 # Name of the first namespace, which all other programs use, for the tools `ip` and `rdma`.
 HERE = "efa-life-here"
-
-
-def run(*command):
-    """Runs a program and returns its output; fails with its error output."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise Failed(f"{' '.join(command)}: {done.stderr.strip()}")
-    return done.stdout
 
 
 def set_mode(mode):
@@ -56,7 +48,7 @@ def change(old, name="", netns=""):
 
     Returns `ok` or the name of the errno, which is ENODEV if there is no such device.
     """
-    indexes = {device["ifname"]: device["ifindex"] for device in json.loads(run("rdma", "-j", "dev") or "[]")}
+    indexes = {device["ifname"]: device["ifindex"] for device in json.loads(output_of("rdma", "-j", "dev") or "[]")}
     if old not in indexes:
         return "ENODEV"
     with contextlib.ExitStack() as stack:
@@ -75,7 +67,7 @@ def change(old, name="", netns=""):
 
 def names_for_this():
     """Names the first namespace, so that devices can be moved back."""
-    run("ip", "netns", "attach", HERE, str(os.getpid()))
+    output_of("ip", "netns", "attach", HERE, str(os.getpid()))
 
 
 class Elsewhere:
@@ -85,7 +77,7 @@ class Elsewhere:
 
     def __init__(self):
         syscall(UNSHARE, ctypes.c_ulong(CLONE_NEWNET))
-        run("ip", "netns", "attach", self.NAME, str(os.getpid()))
+        output_of("ip", "netns", "attach", self.NAME, str(os.getpid()))
         self.seed = 0
 
     def ready(self):
@@ -103,19 +95,19 @@ class Elsewhere:
 
     def give_back(self, name):
         """Moves a device to the first namespace."""
-        run("rdma", "dev", "set", name, "netns", HERE)
+        output_of("rdma", "dev", "set", name, "netns", HERE)
 
     def end_namespace(self, device=None):
         """Ends this namespace by going to the first one, with a DEVICE of this one open."""
         self.context = device and opened(device)
         with open(f"/run/netns/{HERE}") as here:
             syscall(SETNS, here.fileno(), CLONE_NEWNET)
-        run("ip", "netns", "delete", self.NAME)
+        output_of("ip", "netns", "delete", self.NAME)
 
     def leave(self, name):
         """Moves the device back, if it is here, and deletes the names of both namespaces."""
         if os.path.exists(f"/run/netns/{self.NAME}"):
-            for device in json.loads(run("rdma", "-j", "dev") or "[]"):
+            for device in json.loads(output_of("rdma", "-j", "dev") or "[]"):
                 change(device["ifname"], name, HERE)
-            run("ip", "netns", "delete", self.NAME)
-        run("ip", "netns", "delete", HERE)
+            output_of("ip", "netns", "delete", self.NAME)
+        output_of("ip", "netns", "delete", HERE)

@@ -1,20 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Outcomes of each trigger for a device, and for a program that has it open, with either driver. Prints KTAP.
+"""Outcomes of each trigger for a device, and for a program that has it open, with either driver. Prints KTAP."""
 
-See cases.py for its arguments.
-"""
+import sys
+from pathlib import Path
 
-from typing import Any
+sys.path += [str(Path(__file__).resolve().parents[2] / folder) for folder in ("tests/kselftest", "tools/guest")]
 
-import cases
-import selftest
 import triggers
 from device import SILENT_ATTRIBUTES
 from loads import Load
 from messages import Endpoint, send
-from selftest import DRIVER, result_of, wait_until
-from stage import Stage
+from selftest import DRIVER, Suite, result_of, wait_until
+from stage import stage
 from uverbs import opened
 from workers import waits_for_programs
 
@@ -22,11 +20,11 @@ from workers import waits_for_programs
 class Outcome:
     """One trigger, with one program."""
 
-    def __init__(self, stage, trigger):
-        self.stage, self.trigger = stage, trigger
+    def __init__(self, trigger):
+        self.trigger = trigger
 
     def run(self):
-        stage, trigger = self.stage, self.trigger
+        trigger = self.trigger
         stage.begin(trigger, Load(stage))
         if DRIVER == "c" and trigger.silences:
             # With the C driver, programs wait until a command times out.
@@ -50,13 +48,13 @@ class Outcome:
 
     def announce(self, **attributes):
         """Rebinds the device with other attributes."""
-        self.stage.victim.reset_attributes(**attributes)
-        self.stage.victim.rebind()
+        stage.victim.reset_attributes(**attributes)
+        stage.victim.rebind()
 
     def removal(self):
         """Returns the outcome of a removal of the device while a program has it open."""
         trigger = self.trigger
-        has_ended = trigger.is_gone if isinstance(trigger, triggers.Pull) else self.stage.hands.answers
+        has_ended = trigger.is_gone if isinstance(trigger, triggers.Pull) else stage.hands.answers
         wait_until(lambda: has_ended() or waits_for_programs(), f"{trigger.name} ends, or waits for the program")
         if not has_ended():
             return "waits for the program"
@@ -68,10 +66,10 @@ class Outcome:
 
     def settle(self, session):
         """Waits until the automatic reactions have ended. SESSION is the driver's session before the trigger."""
-        trigger, victim = self.trigger, self.stage.victim
+        trigger, victim = self.trigger, stage.victim
         trigger.back()
         if isinstance(trigger, triggers.Aer):
-            log = self.stage.log
+            log = stage.log
             wait_until(lambda: any("device recovery" in text for _, text in log.records()), "the kernel's recovery of the device")
         if DRIVER == "rust" and trigger.is_noticed:
             wait_until(lambda: victim.status()["session"] != session, "the next session")
@@ -79,7 +77,6 @@ class Outcome:
 
     def rest(self):
         """Returns whether other programs can use the device."""
-        stage = self.stage
         if self.works():
             return "works"
         # A driver may wait for the end of these processes.
@@ -98,24 +95,17 @@ class Outcome:
         return result == "ok"
 
     def use(self):
-        with Endpoint(opened(self.stage.victim)) as endpoint:
-            send(endpoint, endpoint, self.stage.victim.gid, self.stage.next_seed())
+        with Endpoint(opened(stage.victim)) as endpoint:
+            send(endpoint, endpoint, stage.victim.gid, stage.next_seed())
 
 
-def add(kind):
+suite = Suite()
+for kind in triggers.ALL:
     if issubclass(kind, triggers.Removal):
         wanted = "event; removed at once; calls: EIO"
     elif not kind.is_noticed:
         wanted = "no event; calls: ok; works"
     else:
         wanted = "event; calls: EIO; works"
-    suite.add(kind.name, lambda: Outcome(stage, kind(stage)).run(), wanted)
-
-
-stage: Any = Stage() if selftest.emulator else None
-suite = cases.Tests()
-for trigger in triggers.ALL:
-    add(trigger)
-
-if __name__ == "__main__":
-    suite.main()
+    suite.add(kind.name, lambda kind=kind: Outcome(kind(stage)).run(), wanted)
+suite.run()

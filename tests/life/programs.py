@@ -17,7 +17,6 @@ from namespaces import tried
 from objects import CompletionQueue, Mapping, MemoryRegion
 from selftest import Failed, errno_name, result_of, wait_until
 
-EVENT_DEVICE_FATAL = 8
 # element, event_type
 ASYNC_EVENT = struct.Struct("<QI4x")
 
@@ -113,7 +112,7 @@ class Attached:
         if len(wait.found) != ASYNC_EVENT.size:
             return "a completion"
         _, number = ASYNC_EVENT.unpack(wait.found)
-        return "DEVICE_FATAL" if number == EVENT_DEVICE_FATAL else f"event {number}"
+        return "DEVICE_FATAL" if number == uverbs.EVENT_DEVICE_FATAL else f"event {number}"
 
     def results_of(self, calls):
         """Returns the result of all calls if they have the same one, otherwise each result with the names of its calls."""

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """Uevents of the kernel, which udev gets."""
 
+import contextlib
 import socket
 
-from selftest import Failed, wait_until
+from selftest import wait_until
 
 NETLINK_KOBJECT_UEVENT = 15
 SO_RCVBUFFORCE = 33
@@ -20,25 +21,17 @@ class Uevents:
         self.socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, BUFFER)
         self.socket.bind((0, KERNEL_GROUP))
 
-    def read(self):
-        """Yields action, path and variables of uevents that have arrived."""
-        while True:
-            try:
-                head, *rest = self.socket.recv(1 << 16).decode(errors="replace").split("\0")
-            except BlockingIOError:
-                return
-            except OSError as error:
-                raise Failed(f"uevents are lost: {error.strerror}") from error
-            action, _, path = head.partition("@")
-            yield action, path, dict(line.split("=", 1) for line in rest if "=" in line)
-
     def of_driver(self, function):
-        """Returns the driver's uevents of a device, with their reasons."""
-        return [
-            (variables["EFA_EVENT"], variables.get("EFA_REASON"))
-            for action, path, variables in self.read()
-            if action == "change" and path.endswith("/" + function.address) and "EFA_EVENT" in variables
-        ]
+        """Returns the driver's uevents of a device since the last call, with their reasons."""
+        found = []
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                # Fails with ENOBUFS if uevents are lost.
+                head, *rest = self.socket.recv(1 << 16).decode(errors="replace").split("\0")
+                variables = dict(line.split("=", 1) for line in rest if "=" in line)
+                if head.startswith("change@") and head.endswith("/" + function.address) and "EFA_EVENT" in variables:
+                    found.append((variables["EFA_EVENT"], variables.get("EFA_REASON")))
+        return found
 
     def await_driver(self, function, last):
         """As `of_driver`, but waits for one of the events in LAST."""
