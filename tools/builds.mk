@@ -106,7 +106,7 @@ left-out := $(addprefix --exclude=linux-*/,Documentation/*.* arch/[a-wyz]*/*.[ch
 linux-tree:
 	@$(cached) $@ "$$(dpkg-query -W $(debug-inputs))" -- sh -ec 'mkdir /tmp/linux; mount --bind $$OUT /tmp/linux; cd /tmp/linux; \
 		tar -x -f /usr/src/linux-source-$(series).tar.xz --strip-components=1 --wildcards $(left-out:%="%"); \
-		make="make -j$$(nproc) LLVM=-19 CLIPPY=1"; $$make -s KCONFIG_ALLCONFIG=/efa-rs/upstream/config allnoconfig; \
+		make="make --no-print-directory -j$$(nproc) LLVM=-19 CLIPPY=1"; $$make -s KCONFIG_ALLCONFIG=/efa-rs/upstream/config allnoconfig; \
 		$$make bzImage modules; $$make -f /efa-rs/upstream/rustdoc.mk efa_rustdoc'
 
 # Programs. One workspace has one folder for intermediate files. lld takes a tenth less time than GNU ld.
