@@ -15,7 +15,7 @@ from processes import ends, fork
 from uverbs import UHW_IN, Attribute, Buffer, pointer_in, pointer_out
 
 cases = Cases("mr")
-LOCAL_WRITE, REMOTE_READ = objects.ACCESS_LOCAL_WRITE, objects.ACCESS_REMOTE_READ
+LOCAL_WRITE, REMOTE_READ = objects.ACCESS_LOCAL_WRITE, 4
 KINDS = {"": objects.MemoryRegion, " by ioctl": IoctlMemoryRegion}
 
 
