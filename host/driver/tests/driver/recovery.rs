@@ -7,7 +7,7 @@ use std::{cell::RefCell, rc::Rc};
 use driver::{
     fault::{always, command as of_command, death, once, register, rule, silence},
     program::{Objects, Program},
-    rig::{PROFILES, Rig, SECOND},
+    rig::{Rig, PROFILES, SECOND},
 };
 use efa_hw::{admin::Opcode, aenq::AenqGroup, regs::Register};
 use efa_model::{Death, FailedReset, Profile};
