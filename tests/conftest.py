@@ -109,8 +109,6 @@ def pytest_collection_modifyitems(config, items):
         if hasattr(item, "callspec") and not isinstance(item.callspec.params.get("combination", ""), str):
             # No combination of the suite is to run: pytest would skip it.
             wanted = False
-        if not item.get_closest_marker("xdist_group"):
-            item.add_marker(pytest.mark.xdist_group(name))
         (chosen if wanted else rest).append(item)
     if program and not suites and chosen:
         # Those of the first tier: queues is no test of patches, and of no other architecture.

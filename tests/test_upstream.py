@@ -26,6 +26,8 @@ import series
 
 MINUTES = 40
 TIER = "named"
+# Patches are applied one after the other.
+pytestmark = pytest.mark.xdist_group("upstream")
 NEEDS = ["linux-tree"]
 KEPT = CACHE / "upstream"
 # Where tools/builds.mk built the tree. The patches are applied to an overlay over it.
