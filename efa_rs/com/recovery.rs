@@ -454,7 +454,8 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         report::announce(self.controller.pdev, c"EFA_EVENT=failed", cause);
         dev_err!(
             self.controller.dev(),
-            "Given up, as {}: to retry, use 'devlink health recover', write 1 to 'reset' in sysfs, or bind it again\n",
+            "Given up, as {}: to retry, use 'devlink health recover', write 1 to 'reset' in sysfs, \
+             or bind it again\n",
             why
         );
     }
