@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use efa_fabric::{Frame, Link, Newcomer};
+use efa_fabric::{Frame, LINK_VERSION, Link, Newcomer};
 use efa_vfio::Runtime;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -24,9 +24,6 @@ use crate::{
     clients::{Limit, Place, serve_all},
     deadline::Until,
 };
-
-/// Version of the protocol, which changes if older emulators would not understand it.
-const VERSION: u32 = 5;
 
 /// Limit on a message in bytes: a packet with the largest payload, or the addresses of all devices of a program.
 const MAX_MESSAGE: usize = 16 << 10;
@@ -189,7 +186,7 @@ pub fn greet(
     devices: Vec<[u8; 16]>,
 ) -> io::Result<Option<(u64, Vec<[u8; 16]>)>> {
     let hello = Hello {
-        version: VERSION,
+        version: LINK_VERSION,
         program,
         devices,
     };
@@ -203,9 +200,9 @@ pub fn greet(
     else {
         return Ok(None);
     };
-    if version != VERSION {
+    if version != LINK_VERSION {
         return Err(io::Error::other(format!(
-            "the other emulator has protocol version {version}, this one {VERSION}: use the same build"
+            "the other emulator has protocol version {version}, this one {LINK_VERSION}: use the same build"
         )));
     }
     Ok(Some((program, devices)))

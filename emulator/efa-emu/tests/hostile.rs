@@ -8,7 +8,10 @@ use std::{io, sync::Arc, time::Instant};
 use efa_emu::{Emulator, peers};
 use efa_fabric::{Frame, Settings};
 use efa_model::{Config, Profile};
-use efa_testing::attack;
+use efa_testing::{
+    attack,
+    peer::{Ends, Place, hello},
+};
 use efa_vfio::Runtime;
 use proptest::{collection::vec, prelude::*};
 
@@ -33,6 +36,24 @@ fn emulator() -> Emulator {
         emulator.add("socket".into(), config, None).unwrap();
     }
     emulator
+}
+
+/// Attackers obey the protocol, or else they are refused without an attack.
+#[test]
+fn messages_of_attackers_are_valid() {
+    let [from, to] = [[1; 16], [2; 16]];
+    let greeted = <Tcp as attack::peers::Protocol>::greet(&hello(8, &[from]));
+    assert_eq!(greeted, Some((8, vec![from])));
+    let (ends, place) = (Ends { from, to, qkey: 3 }, Place::default());
+    let sent = [
+        ends.ack(4, 5),
+        ends.datagram(6, 7),
+        ends.send(place, 6, 7),
+        ends.write(place, 6, 8, 7),
+    ];
+    let mut received = 0;
+    peers::receive(&mut &*sent.concat(), |_| received += 1).unwrap();
+    assert_eq!(received, sent.len());
 }
 
 #[test]

@@ -46,6 +46,6 @@ pub use fabric::Fabric;
 pub use links::{JoinError, Link, LinkId, Newcomer, Session};
 pub use memory::{Access, CopyError, Guest, Memory, Pins};
 pub use network::{Load, Network, NoPath, PathCounters, Sent};
-pub use packet::{Address, Frame, PortId};
+pub use packet::{Address, Frame, LINK_VERSION, PortId};
 pub use quota::{Permit, Quota};
 pub use settings::{Denied, PathSettings, Settings};

@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::quota::{Permit, Quota};
 
+/// Version of the protocol between programs, which changes if older ones would not understand it.
+pub const LINK_VERSION: u32 = 5;
+
 /// Address of a device: its GID.
 pub type Address = [u8; 16];
 

@@ -2,10 +2,9 @@
 
 //! Encoder of messages that an emulator sends to another one over TCP, by which an attacker can send anything.
 
-use crate::net::pattern;
+use efa_fabric::LINK_VERSION;
 
-/// The version of the protocol.
-pub const VERSION: u64 = 4;
+use crate::net::pattern;
 
 /// A message under construction.
 #[derive(Debug, Default)]
@@ -63,7 +62,7 @@ impl Bytes {
 /// Returns the greeting of a program with devices of these addresses, and the number of its session.
 pub fn hello(program: u64, devices: &[[u8; 16]]) -> Vec<u8> {
     let mut bytes = Bytes::default();
-    bytes.numbers(&[VERSION, program, devices.len() as u64]);
+    bytes.numbers(&[LINK_VERSION.into(), program, devices.len() as u64]);
     for device in devices {
         bytes.address(*device);
     }
@@ -146,7 +145,7 @@ impl Ends {
     pub fn write(self, place: Place, qp: u64, rkey: u64, length: usize) -> Vec<u8> {
         let mut bytes = self.part(place, length);
         bytes.numbers(&[1, qp, rkey, 0, length as u64]);
-        bytes.optional(None).payload(length);
+        bytes.optional(None).number(0).payload(length);
         bytes.framed()
     }
 }

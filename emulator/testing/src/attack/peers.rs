@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use efa_fabric::{Frame, Link, LinkId, Newcomer, PathSettings, Settings};
+use efa_fabric::{Frame, LINK_VERSION, Link, LinkId, Newcomer, PathSettings, Settings};
 use efa_hw::{
     admin::qp::QpType,
     io::{OpType, RxDesc, RxLkeyCtrl},
@@ -20,7 +20,7 @@ use crate::{
     attack::precious::{self, Precious},
     input::Input,
     net::{Net, QKEY, Qp, Region, Send},
-    peer::{Bytes, VERSION},
+    peer::Bytes,
 };
 
 /// Decoder of an emulator, for the bytes of another one.
@@ -241,7 +241,8 @@ impl Attack {
                 .numbers(&[1, number])
                 .numbers(&memory)
                 .number(whole)
-                .optional(immediate),
+                .optional(immediate)
+                .number(((choice >> 5) & 1).into()),
             5 => bytes
                 .numbers(&[2, number])
                 .numbers(&memory)
@@ -375,7 +376,7 @@ pub fn play<P: Protocol>(data: &[u8]) {
             ..PathSettings::default()
         }];
     }
-    let version = input.nearly(VERSION);
+    let version = input.nearly(LINK_VERSION.into());
     let devices = if first & 2 == 0 { 2 } else { input.nearly(2) };
     let mut hello = Bytes::default();
     hello.numbers(&[version, 8, devices]);
