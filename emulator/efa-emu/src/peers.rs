@@ -129,8 +129,10 @@ impl Peers {
             return Ok(());
         };
         reader.get_mut().lift(SILENCE)?;
+        let host = stream.peer_addr()?.ip().to_canonical();
         let newcomer = Newcomer {
             program,
+            host: place.map(|_| host),
             addresses: &devices,
             session,
             offered,

@@ -2,7 +2,7 @@
 
 //! Links to other programs with devices on the same network.
 
-use std::{collections::VecDeque, fmt, sync::Arc, time::Duration};
+use std::{collections::VecDeque, fmt, iter, net::IpAddr, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 
@@ -23,7 +23,11 @@ const MAX_DEVICES: usize = 256;
 /// Maximum number of ports of devices of other programs.
 const MAX_PORTS: usize = 4096;
 
-/// Time before a port is reused for another device. It exceeds the time that any packet is in flight.
+/// Limit on these ports for the programs of one host, including the ports that they have left and that rest.
+const MAX_PORTS_OF_HOST: usize = MAX_PORTS / 4;
+
+/// Time before a port is reused. It exceeds the time that any packet is in flight. A device does not get its own port back earlier
+/// either, since a packet may have a connection number that the next run of its program uses, too.
 const PORT_REST: Duration = Duration::from_secs(60);
 
 /// Time during which the devices behind a lost link stay addressable, because the link may be restored.
@@ -47,6 +51,8 @@ pub trait Link: Send + Sync {
 pub struct Newcomer<'a> {
     /// Distinguishes it from other programs, and from earlier runs of the same program.
     pub program: u64,
+    /// Its host, unless this program has connected to it.
+    pub host: Option<IpAddr>,
     /// Addresses of its devices.
     pub addresses: &'a [Address],
     /// Session that this program has offered to it.
@@ -105,14 +111,14 @@ pub(crate) struct Links {
     links: Vec<Option<Entry>>,
     /// Number of sessions so far.
     sessions: u64,
-    ports: usize,
-    /// Unused ports, and the times since which they are unused.
-    free: VecDeque<(Duration, PortId, Arc<Mailbox>)>,
+    /// Unused ports, the times since which they are unused, and the hosts of the devices that had them.
+    free: VecDeque<(Duration, Option<IpAddr>, Arc<Peer>)>,
 }
 
 struct Entry {
     /// Distinguishes the program from other programs, and from earlier runs of the same program.
     program: u64,
+    host: Option<IpAddr>,
     /// Numbers of the sessions of both programs.
     sessions: [u64; 2],
     peers: Vec<Arc<Peer>>,
@@ -236,7 +242,7 @@ impl Links {
         let index = unused.unwrap_or(self.links.len());
         if index == MAX_LINKS
             || addresses.len() > MAX_DEVICES
-            || self.ports + addresses.len() > MAX_PORTS
+            || !self.has_ports(now, newcomer)
         {
             return Err(JoinError::TooMany);
         }
@@ -255,6 +261,7 @@ impl Links {
         }
         let entry = Entry {
             program: newcomer.program,
+            host: newcomer.host,
             sessions: [newcomer.session.number, newcomer.offered],
             peers: peers.clone(),
             quotas: Quotas {
@@ -271,15 +278,27 @@ impl Links {
         Ok(Joined { link, peers })
     }
 
+    /// Whether there are enough ports for the devices of a program.
+    fn has_ports(&self, now: Duration, newcomer: &Newcomer<'_>) -> bool {
+        let entries = self.links.iter().flatten();
+        let used = entries.flat_map(|entry| iter::repeat_n(entry.host, entry.peers.len()));
+        let resting = self.free.iter().filter(|free| !has_rested(now, free.0));
+        let hosts: Vec<_> = used.chain(resting.map(|free| free.1)).collect();
+        let of_host = hosts.iter().filter(|host| **host == newcomer.host).count();
+        let more = newcomer.addresses.len();
+        hosts.len() + more <= MAX_PORTS
+            && (newcomer.host.is_none() || of_host + more <= MAX_PORTS_OF_HOST)
+    }
+
     fn port(&mut self, now: Duration, wire: &Wire) -> (PortId, Arc<Mailbox>) {
-        let rested = |since: Duration| now.saturating_sub(since) > PORT_REST;
-        if self.free.front().is_some_and(|(since, ..)| rested(*since)) {
-            if let Some((_, port, mailbox)) = self.free.pop_front() {
-                return (port, mailbox);
+        match self.free.front() {
+            Some((since, _, peer)) if has_rested(now, *since) => {
+                let port = (peer.port, Arc::clone(&peer.mailbox));
+                self.free.pop_front();
+                port
             }
+            _ => wire.add_port(true),
         }
-        self.ports += 1;
-        wire.add_port(true)
     }
 
     /// Marks a link as lost. Packets for its devices are lost until the link is restored.
@@ -295,13 +314,14 @@ impl Links {
 
     /// Removes a link; returns the ports of its devices.
     fn forget(&mut self, now: Duration, wire: &Wire, index: usize) -> Vec<PortId> {
-        let entry = self.links[index].take();
-        let peers = entry.into_iter().flat_map(|entry| entry.peers);
-        let ports = peers.map(|peer| {
+        let Some(Entry { host, peers, .. }) = self.links[index].take() else {
+            return Vec::new();
+        };
+        let ports = peers.into_iter().map(|peer| {
             wire.forget(peer.address, peer.port);
-            self.free
-                .push_back((now, peer.port, Arc::clone(&peer.mailbox)));
-            peer.port
+            let port = peer.port;
+            self.free.push_back((now, host, peer));
+            port
         });
         ports.collect()
     }
@@ -324,11 +344,15 @@ impl Links {
     }
 }
 
+/// Whether a port that is unused since then may be reused.
+fn has_rested(now: Duration, since: Duration) -> bool {
+    now.saturating_sub(since) > PORT_REST
+}
+
 impl fmt::Debug for Links {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Links")
             .field("links", &self.links.len())
-            .field("ports", &self.ports)
             .finish_non_exhaustive()
     }
 }

@@ -2,12 +2,13 @@
 
 //! Packets that no honest program sends.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
-use efa_fabric::{Frame, Settings};
+use efa_fabric::{Frame, JoinError, Newcomer, Settings};
+use efa_model::Profile;
 use efa_testing::net::{Arrivals, Net, Send};
 
-use super::{Programs, join};
+use super::{Programs, join, newcomer, try_join};
 
 /// Connections of another program that its limit of 64 MiB allows: each takes 656 bytes.
 const CONNECTIONS: usize = (64 << 20) / 656;
@@ -215,4 +216,33 @@ fn state_of_another_program_is_bounded() {
     let net = &mut programs.nets[1];
     net.run_for(Duration::from_secs(70));
     assert!(is_answered(net, 2, 40_000, 0));
+}
+
+/// Programs of a host that join and leave take all ports of that host, until these have rested. Those of other hosts can join.
+#[test]
+fn ports_that_have_rested_are_used_again() {
+    const DEVICES: usize = 256;
+    let mut net = Net::of_program(&[Profile::Efa3], Settings::default(), 1, 1);
+    let addresses: Vec<_> = (0..=u8::MAX).map(|number| [number; 16]).collect();
+    let hosts = [1, 2, 3, 4, 5].map(|number| Some(IpAddr::from([192, 0, 2, number])));
+    let mut program = 0;
+    for _ in 0..3 {
+        for host in hosts {
+            let mut joined = 0;
+            loop {
+                program += 1;
+                let newcomer = Newcomer {
+                    host,
+                    ..newcomer(&net, program, &addresses)
+                };
+                match try_join(&net, &newcomer, &Arc::default()) {
+                    Ok(link) => net.fabric.leave(net.now, link),
+                    Err(error) => break assert_eq!(error, JoinError::TooMany),
+                }
+                joined += DEVICES;
+            }
+            assert_eq!(joined, if host == hosts[4] { 0 } else { 1024 });
+        }
+        net.now += Duration::from_secs(61);
+    }
 }

@@ -37,10 +37,11 @@ impl Wire {
     }
 }
 
-/// Returns another program that has been offered a session, and offers none.
+/// Returns another program that has been asked to join, has been offered a session, and offers none.
 fn newcomer<'a>(net: &Net, program: u64, addresses: &'a [[u8; 16]]) -> Newcomer<'a> {
     Newcomer {
         program,
+        host: None,
         addresses,
         session: net.fabric.session(program, addresses),
         offered: 0,

@@ -144,6 +144,7 @@ impl Attack {
         let (fabric, now) = (&self.net.fabric, self.net.now);
         let newcomer = Newcomer {
             program,
+            host: None,
             addresses,
             session: fabric.session(program, addresses),
             offered,
