@@ -17,6 +17,9 @@ use crate::{
 /// Maximum number of links, including lost ones that may be restored.
 const MAX_LINKS: usize = 64;
 
+/// Maximum number of links to the programs of one host.
+const MAX_LINKS_OF_HOST: usize = 8;
+
 /// Maximum number of devices of another program.
 const MAX_DEVICES: usize = 256;
 
@@ -240,7 +243,10 @@ impl Links {
         }
         let unused = self.links.iter().position(Option::is_none);
         let index = unused.unwrap_or(self.links.len());
+        let entries = self.links.iter().flatten();
+        let of_host = entries.filter(|entry| entry.host == newcomer.host).count();
         if index == MAX_LINKS
+            || newcomer.host.is_some() && of_host == MAX_LINKS_OF_HOST
             || addresses.len() > MAX_DEVICES
             || !self.has_ports(now, newcomer)
         {

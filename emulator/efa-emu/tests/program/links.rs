@@ -10,6 +10,7 @@ use std::{
 
 use efa_testing::{
     machine::free_address,
+    peer::hello,
     wait::{patience, wait_for, wait_until},
 };
 use rustix::process::Signal;
@@ -91,6 +92,37 @@ fn connections_without_a_greeting_do_not_block_emulators() {
     assert_eq!(reply["remote_devices"], json!(1));
 }
 
+/// Whether the other end has closed a connection.
+fn is_closed(mut stream: &TcpStream) -> bool {
+    match stream.read(&mut [0; 1000]) {
+        Ok(count) => count == 0,
+        Err(error) => error.kind() != ErrorKind::WouldBlock,
+    }
+}
+
+#[test]
+fn one_host_has_eight_links() {
+    let address = free_address().to_string();
+    let emulator = Emulator::start(&["--listen", &address]);
+    let join = |number| {
+        let mut stream = TcpStream::connect(&address).unwrap();
+        let greeting = hello(u64::from(number), &[[number; 16]]);
+        stream.write_all(&greeting).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        stream
+    };
+    let mut streams: Vec<_> = (0..9).map(join).collect();
+    wait_until("end of one link", || {
+        for mut stream in &streams {
+            // A keep-alive message.
+            let _ = stream.write_all(&[1, 0, 0, 0, 0]);
+        }
+        streams.retain(|stream| !is_closed(stream));
+        streams.len() == 8
+    });
+    wait_for_devices(&emulator, 8);
+}
+
 #[test]
 fn connections_without_a_greeting_are_closed() {
     let address = free_address().to_string();
@@ -101,10 +133,6 @@ fn connections_without_a_greeting_are_closed() {
     stream.write_all(&10_000_u32.to_le_bytes()).unwrap();
     wait_until("end of the link", || {
         // The client never stops sending.
-        stream.write_all(&[0]).is_err()
-            || match stream.read(&mut [0; 1000]) {
-                Ok(count) => count == 0,
-                Err(error) => error.kind() != ErrorKind::WouldBlock,
-            }
+        stream.write_all(&[0]).is_err() || is_closed(&stream)
     });
 }

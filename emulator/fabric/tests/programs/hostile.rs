@@ -13,6 +13,11 @@ use super::{Programs, join, newcomer, try_join};
 /// Connections of another program that its limit of 64 MiB allows: each takes 656 bytes.
 const CONNECTIONS: usize = (64 << 20) / 656;
 
+/// Returns the address of a host of programs.
+fn host(number: u8) -> Option<IpAddr> {
+    Some([192, 0, 2, number].into())
+}
+
 #[test]
 fn frames_with_a_forged_source_are_dropped() {
     let (mut programs, [from, to]) = Programs::srd(&Settings::default());
@@ -224,15 +229,14 @@ fn ports_that_have_rested_are_used_again() {
     const DEVICES: usize = 256;
     let mut net = Net::of_program(&[Profile::Efa3], Settings::default(), 1, 1);
     let addresses: Vec<_> = (0..=u8::MAX).map(|number| [number; 16]).collect();
-    let hosts = [1, 2, 3, 4, 5].map(|number| Some(IpAddr::from([192, 0, 2, number])));
     let mut program = 0;
     for _ in 0..3 {
-        for host in hosts {
+        for number in 1..=5 {
             let mut joined = 0;
             loop {
                 program += 1;
                 let newcomer = Newcomer {
-                    host,
+                    host: host(number),
                     ..newcomer(&net, program, &addresses)
                 };
                 match try_join(&net, &newcomer, &Arc::default()) {
@@ -241,8 +245,24 @@ fn ports_that_have_rested_are_used_again() {
                 }
                 joined += DEVICES;
             }
-            assert_eq!(joined, if host == hosts[4] { 0 } else { 1024 });
+            assert_eq!(joined, if number == 5 { 0 } else { 1024 });
         }
         net.now += Duration::from_secs(61);
+    }
+}
+
+/// Programs of one host leave links to those of others, and to programs that this one has connected to.
+#[test]
+fn links_of_a_host_are_limited() {
+    let net = Net::of_program(&[Profile::Efa3], Settings::default(), 1, 1);
+    let mut addresses = (0..=u8::MAX).map(|number| [[number; 16]]);
+    let mut join = |host| {
+        let address = addresses.next().unwrap();
+        let newcomer = Newcomer { host, ..newcomer(&net, address[0][0].into(), &address) };
+        try_join(&net, &newcomer, &Arc::default()).is_ok()
+    };
+    for (host, links) in [(host(1), 8), (host(2), 8), (None, 64 - 16)] {
+        let joined = (0..100).take_while(|_| join(host)).count();
+        assert_eq!(joined, links, "{host:?}");
     }
 }
