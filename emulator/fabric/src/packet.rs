@@ -14,7 +14,7 @@ pub const LINK_VERSION: u32 = 5;
 /// Address of a device: its GID.
 pub type Address = [u8; 16];
 
-/// Maximum number of packets that a device has in flight, over all its connections.
+/// Maximum number of packets that a device has in flight, over all its connections. Beyond it, each may have one.
 pub(crate) const MAX_IN_FLIGHT: usize = 16 << 10;
 
 /// Maximum number of packets of a device in the network and in queues, including those of ended connections and retransmitted

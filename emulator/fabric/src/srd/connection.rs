@@ -154,8 +154,8 @@ impl Connection {
         self.in_flight.len()
     }
 
-    /// Takes the next packet to send, if the window admits one. A new packet also needs `room` for more packets in flight.
-    pub(super) fn next(&mut self, now: Duration, limits: Limits, room: usize) -> Option<Outgoing> {
+    /// Takes the next packet to send, if the window admits one. A new one also needs fewer than `share` packets in flight.
+    pub(super) fn next(&mut self, now: Duration, limits: Limits, share: usize) -> Option<Outgoing> {
         self.in_flight.forget_answered();
         // Packets to retransmit are lost, so they are not in transit. The window limits retransmissions, too, because the cause
         // of the loss may persist.
@@ -180,7 +180,7 @@ impl Connection {
             self.window.sent(now);
             return Some(self.outgoing(psn, part, path, true));
         }
-        if room == 0 || self.in_flight.span() >= PSN_RANGE {
+        if self.in_flight() >= share || self.in_flight.span() >= PSN_RANGE {
             return None;
         }
         let part = self.next_part(limits.mtu)?;
@@ -403,12 +403,7 @@ impl Connection {
 
     /// Whether there is something to send.
     pub(super) fn has_work(&self) -> bool {
-        !self.unsent.is_empty() || self.has_lost() || !self.parts.is_empty()
-    }
-
-    /// Whether packets wait for their retransmission.
-    pub(super) fn has_lost(&self) -> bool {
-        self.in_flight.has_lost()
+        !self.unsent.is_empty() || self.in_flight.has_lost() || !self.parts.is_empty()
     }
 }
 

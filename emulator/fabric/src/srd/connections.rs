@@ -46,8 +46,6 @@ pub(crate) struct Connections {
     active: VecDeque<u64>,
     /// Number of packets that the first of them has sent in its turn.
     sent: usize,
-    /// Connections that may have packets to retransmit, which need no room for more packets in flight.
-    again: BTreeSet<u64>,
     timers: BTreeSet<(Duration, u64)>,
     in_flight: usize,
     /// Shortest round trip to each peer.
@@ -143,35 +141,26 @@ impl Connections {
         Some((connection.qp, header, content))
     }
 
-    /// Whether a connection waits for a turn. Without room for more packets in flight, only retransmissions count. Otherwise, if
-    /// all packets in flight were lost, nothing would ever be sent.
+    /// Whether a connection waits for a turn.
     pub(crate) fn has_work(&self) -> bool {
-        match self.room() {
-            0 => !self.again.is_empty(),
-            _ => !self.active.is_empty(),
-        }
+        !self.active.is_empty()
     }
 
-    fn room(&self) -> usize {
-        MAX_IN_FLIGHT.saturating_sub(self.in_flight)
+    /// Returns the limit on packets in flight for a connection to send a new one. No connection takes more than is left for
+    /// others, and each may have a packet in flight, so that peers that do not respond do not block others.
+    fn share(&self) -> usize {
+        MAX_IN_FLIGHT.saturating_sub(self.in_flight).max(1)
     }
 
     /// Returns the connection that has the turn, with its queue pair and peer.
     pub(crate) fn turn(&mut self) -> Option<(u64, QpId, PortId)> {
         loop {
-            let number = self.first()?;
+            let number = *self.active.front()?;
             if let Some(connection) = self.by_number.get(&number) {
                 return Some((number, connection.qp, connection.to));
             }
             // The connection was closed.
             self.end_turn();
-        }
-    }
-
-    fn first(&self) -> Option<u64> {
-        match self.room() {
-            0 => self.again.first().copied(),
-            _ => self.active.front().copied(),
         }
     }
 
@@ -183,24 +172,19 @@ impl Connections {
     /// Takes the next packet of the connection that has the turn. Without a packet, the turn ends.
     pub(crate) fn next(&mut self, now: Duration, limits: Limits) -> Option<Outgoing> {
         self.silence = limits.silence;
-        let room = self.room();
-        let number = self.first()?;
+        let share = self.share();
+        let number = *self.active.front()?;
         let Some(connection) = self.by_number.get_mut(&number) else {
             self.end_turn();
             return None;
         };
         let before = connection.in_flight();
-        let packet = connection.next(now, limits, room);
+        let packet = connection.next(now, limits, share);
         self.in_flight += connection.in_flight() - before;
-        if room == 0 {
-            // It returns to these if it still has any, unless its window admits none.
-            self.again.remove(&number);
-        } else {
-            self.sent += 1;
-            if packet.is_none() || self.sent == TURN {
-                connection.active = false;
-                self.end_turn();
-            }
+        self.sent += 1;
+        if packet.is_none() || self.sent == TURN {
+            connection.active = false;
+            self.end_turn();
         }
         if packet.is_some() {
             self.update(number);
@@ -392,9 +376,6 @@ impl Connections {
             connection.active = true;
             self.active.push_back(number);
         }
-        if connection.has_lost() {
-            self.again.insert(number);
-        }
         self.arm(number);
     }
 
@@ -423,9 +404,7 @@ impl Connections {
         self.in_flight -= connection.in_flight();
         let (qp, to) = (connection.qp, connection.to);
         self.by_flow.remove(&(qp, to));
-        self.again.remove(&number);
-        // It stays in `active` until its turn, because a search takes longer with more connections. Without room for more packets
-        // in flight, there are no turns.
+        // It stays in `active` until its turn, because a search takes longer with more connections.
         if self.active.len() > 2 * MAX_CONNECTIONS {
             let first = self.active.front().copied();
             self.active

@@ -258,7 +258,10 @@ fn links_of_a_host_are_limited() {
     let mut addresses = (0..=u8::MAX).map(|number| [[number; 16]]);
     let mut join = |host| {
         let address = addresses.next().unwrap();
-        let newcomer = Newcomer { host, ..newcomer(&net, address[0][0].into(), &address) };
+        let newcomer = Newcomer {
+            host,
+            ..newcomer(&net, address[0][0].into(), &address)
+        };
         try_join(&net, &newcomer, &Arc::default()).is_ok()
     };
     for (host, links) in [(host(1), 8), (host(2), 8), (None, 64 - 16)] {
