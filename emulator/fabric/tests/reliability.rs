@@ -360,6 +360,34 @@ fn a_queue_pair_that_is_not_ready_does_not_block_others() {
     }
 }
 
+/// A receiver that is slower than its sender gets the oldest messages first, although it refuses them again and again.
+#[test]
+fn the_oldest_message_waits_no_longer_than_others() {
+    const REFUSED: u32 = 8;
+    let (mut net, mut a, mut b) = Net::pair(Settings {
+        delay_us: 10.0,
+        ..Settings::default()
+    });
+    let (from, to) = (net.region(&a, 1, 0), net.region(&b, 1, 0));
+    let mut received = BTreeSet::new();
+    for number in 0..4 * REFUSED {
+        let send = Send {
+            immediate: Some(number),
+            ..Send::message(&b, &from, 8)
+        };
+        net.post(&mut a, &send);
+        net.run_for(Duration::from_millis(1));
+        if number >= REFUSED {
+            net.receive(&mut b, &[(to.iova, 8, to.lkey)]);
+            received.insert(net.wait(&mut b).imm);
+        }
+    }
+    assert!(
+        (0..REFUSED).all(|number| received.contains(&number)),
+        "{received:?}"
+    );
+}
+
 #[test]
 fn an_idle_network_has_no_timers() {
     let (mut net, mut a, b) = Net::pair(Settings::default());

@@ -2,8 +2,8 @@
 
 //! Parts of messages for which the peer's queue pair was not ready.
 //!
-//! Parked parts are not in flight, so that they do not block other packets. One of them is retried after a while, which becomes
-//! longer with each failure. When it, or any other packet for the queue pair, is delivered, others follow it.
+//! Parked parts are not in flight, so that they do not block other packets. That of the oldest message is retried after a while,
+//! which becomes longer with each failure. When any packet for the queue pair is delivered, the next oldest ones follow it.
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
@@ -19,8 +19,8 @@ const LONGEST_WAIT: Duration = Duration::from_millis(8);
 /// Number of parts that follow a delivered one, so that a queue pair that is ready again gets all of them soon.
 const FOLLOW: usize = 2;
 
-/// A part of a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A part of a message. Those of older messages come first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Part {
     pub(super) message: u64,
     pub(super) offset: u32,
@@ -38,7 +38,7 @@ pub(super) struct Parked {
 #[derive(Debug)]
 struct Waiting {
     /// Empty while the last part is being retried.
-    parts: VecDeque<Part>,
+    parts: BTreeSet<Part>,
     wait: Duration,
     due: Duration,
 }
@@ -47,7 +47,7 @@ impl Parked {
     /// Parks a part.
     pub(super) fn park(&mut self, now: Duration, peer_qp: u16, part: Part) {
         let waiting = self.by_qp.entry(peer_qp).or_insert_with(|| Waiting {
-            parts: VecDeque::new(),
+            parts: BTreeSet::new(),
             wait: FIRST_WAIT,
             due: now + FIRST_WAIT,
         });
@@ -57,7 +57,7 @@ impl Parked {
             waiting.wait = (waiting.wait * 2).min(LONGEST_WAIT);
             waiting.due = now + waiting.wait;
         }
-        waiting.parts.push_front(part);
+        waiting.parts.insert(part);
         let due = waiting.due;
         self.timers.remove(&(before, peer_qp));
         self.timers.insert((due, peer_qp));
@@ -71,8 +71,7 @@ impl Parked {
         self.timers.remove(&(waiting.due, peer_qp));
         waiting.wait = FIRST_WAIT;
         waiting.due = now + FIRST_WAIT;
-        let follow = waiting.parts.len().min(FOLLOW);
-        parts.extend(waiting.parts.drain(..follow));
+        parts.extend((0..FOLLOW).map_while(|_| waiting.parts.pop_first()));
         if waiting.parts.is_empty() {
             self.by_qp.remove(&peer_qp);
         } else {
@@ -90,7 +89,7 @@ impl Parked {
             let Some(waiting) = self.by_qp.get_mut(&peer_qp) else {
                 continue;
             };
-            parts.extend(waiting.parts.pop_front());
+            parts.extend(waiting.parts.pop_first());
             // The next retry, unless an acknowledgement comes earlier.
             waiting.wait = (waiting.wait * 2).min(LONGEST_WAIT);
             waiting.due = now + waiting.wait;
@@ -149,8 +148,8 @@ mod tests {
             assert!(parts.is_empty());
             now = due;
             parked.take_due(now, &mut parts);
-            assert_eq!(messages(&mut parts), [2]);
-            parked.park(now, 7, part(2));
+            assert_eq!(messages(&mut parts), [0]);
+            parked.park(now, 7, part(0));
         }
         assert_eq!(waits, [500, 1000, 2000, 4000, 8000, 8000, 8000]);
     }
@@ -168,18 +167,18 @@ mod tests {
     }
 
     #[test]
-    fn a_delivery_resumes_other_messages() {
+    fn a_delivery_resumes_the_oldest_messages() {
         let (mut parked, mut parts) = (Parked::default(), VecDeque::new());
         let now = Duration::from_secs(1);
-        for message in 0..3 {
+        for message in [1, 0, 2] {
             parked.park(now, 7, part(message));
         }
         parked.delivered(now, 8, &mut parts);
         assert!(parts.is_empty());
         parked.delivered(now, 7, &mut parts);
-        assert_eq!(messages(&mut parts), [2, 1]);
+        assert_eq!(messages(&mut parts), [0, 1]);
         parked.delivered(now, 7, &mut parts);
-        assert_eq!(messages(&mut parts), [0]);
+        assert_eq!(messages(&mut parts), [2]);
         assert_eq!(parked.next_due(), None);
     }
 
