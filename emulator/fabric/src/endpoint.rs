@@ -229,9 +229,13 @@ impl<G: Guest> State<G> {
         }
     }
 
-    /// Drops unused state, and fails reads without a response.
+    /// Drops unused state, and fails reads without a response. If this is late, the program has paused. What has arrived meanwhile
+    /// is then processed before the next time.
     fn sweep(&mut self, now: Duration, wire: &Wire) {
-        self.sweep = None;
+        let due = self.sweep.take();
+        if due.is_some_and(|due| now > due + SWEEP) {
+            return;
+        }
         let device = &self.device;
         self.connections.sweep(now, |qp| device.is_current(qp));
         let silence = Duration::from_secs_f64(wire.network.settings().silence_s);

@@ -139,13 +139,19 @@ fn a_path_that_recovers_is_used_again() {
 }
 
 /// A receiver keeps the state of a connection for longer than its sender retransmits. Otherwise, a retransmission after the loss of
-/// acknowledgements would be delivered twice.
+/// acknowledgements would be delivered twice. A pause of the program does not count.
 #[test]
 fn a_message_whose_acknowledgements_are_lost_arrives_once() {
     const OUTAGE: Duration = Duration::from_secs(100);
+    lose_acknowledgements(400.0, |net| net.run_for(OUTAGE));
+    lose_acknowledgements(2.0, |net| net.now += OUTAGE);
+}
+
+fn lose_acknowledgements(silence_s: f64, outage: impl FnOnce(&mut Net)) {
     let settings = |deny| Settings {
-        silence_s: 4.0 * OUTAGE.as_secs_f64(),
+        silence_s,
         deny,
+        delay_us: 10.0,
         ..Settings::default()
     };
     let (mut net, mut a, mut b) = Net::pair(settings(Vec::new()));
@@ -164,7 +170,7 @@ fn a_message_whose_acknowledgements_are_lost_arrives_once() {
     net.post(&mut a, &send);
     assert_eq!(net.status(&mut b), CompStatus::Ok);
     net.fabric.set(settings(denied(true)));
-    net.run_for(OUTAGE);
+    outage(&mut net);
     net.fabric.set(settings(Vec::new()));
     assert_eq!(net.status(&mut a), CompStatus::Ok);
     assert_eq!((net.poll(&mut a), net.poll(&mut b)), (None, None));
@@ -209,6 +215,34 @@ fn a_message_that_was_refused_does_not_arrive() {
         assert_eq!(net.poll(&mut b), None);
         let counters = net.driver(a.port, |driver| driver.device.counters());
         assert!(counters.retrans_pkts > 0);
+    }
+}
+
+/// Time in which the whole program does not run, for example after SIGSTOP, is no silence of its devices.
+#[test]
+fn messages_survive_a_pause_of_the_program() {
+    const COUNT: usize = 40;
+    let (mut net, first, b) = Net::pair(Settings {
+        delay_us: 100.0,
+        ..Settings::default()
+    });
+    let (from, to) = (net.region(&first, 1, 0), net.region(&b, 1, 0));
+    let second = net.sibling(&first, QpType::Srd);
+    let mut qps = [first, second];
+    for qp in &mut qps {
+        for _ in 0..COUNT {
+            net.put(qp, &Send::write(&b, &from, &to, 64));
+        }
+        net.ring_send(qp);
+        net.run_for(Duration::from_micros(1));
+    }
+    // All have arrived, and acknowledgements are under way, first those of the first queue pair.
+    net.run_for(Duration::from_micros(150));
+    net.now += Duration::from_secs(3);
+    for qp in &mut qps {
+        for _ in 0..COUNT {
+            assert_eq!(net.status(qp), CompStatus::Ok);
+        }
     }
 }
 

@@ -20,7 +20,8 @@ use super::{
 };
 use crate::packet::{Data, PortId};
 
-/// Minimum number of timeouts in a row after which a silent peer is given up. Those of one packet take about two seconds.
+/// Minimum number of timeouts in a row after which a silent peer is given up. Those of one packet take about two seconds. Timeouts
+/// of several packets at once count as one: the program may have paused, and acknowledgements may have arrived meanwhile.
 const MAX_TIMEOUTS: u32 = 24;
 
 /// Number of retransmissions of a packet after which its message fails, although the peer answers others. An overloaded peer loses
@@ -373,9 +374,11 @@ impl Connection {
         let is_silent = |heard| now.saturating_sub(heard) >= silence;
         let silent = self.heard.is_none_or(is_silent);
         let mut unanswered = false;
+        if self.in_flight.next_due().is_some_and(|due| due <= now) {
+            self.timeouts = self.timeouts.saturating_add(1);
+        }
         while let Some(packet) = self.in_flight.expire(now) {
             expired.timeouts += 1;
-            self.timeouts = self.timeouts.saturating_add(1);
             let age = now.saturating_sub(packet.begun);
             let is_old = age >= silence;
             unanswered |= silent && is_old && self.timeouts > MAX_TIMEOUTS;
