@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::quota::{Permit, Quota};
 
 /// Version of the protocol between programs, which changes if older ones would not understand it.
-pub const LINK_VERSION: u32 = 5;
+pub const LINK_VERSION: u32 = 6;
 
 /// Address of a device: its GID.
 pub type Address = [u8; 16];
@@ -75,6 +75,8 @@ pub(crate) struct Data {
     pub(crate) offset: u32,
     /// Bytes of payload.
     pub(crate) length: u32,
+    /// Seconds for which its sender may send it again without any answer.
+    pub(crate) silence_s: u16,
 }
 
 /// Further contents of a packet from another program.

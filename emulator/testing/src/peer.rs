@@ -129,7 +129,7 @@ impl Ends {
             floor,
             message,
         } = place;
-        bytes.numbers(&[connection, psn, floor, message, 0, length as u64]);
+        bytes.numbers(&[connection, psn, floor, message, 0, length as u64, 2]);
         bytes.address(self.from).numbers(&[1, self.qkey.into()]);
         bytes
     }

@@ -185,7 +185,13 @@ impl<G: Guest> State<G> {
         let Part { from, data, .. } = part;
         let receiver = self
             .receivers
-            .open(now, from, part.connection(), part.remembered)
+            .open(
+                now,
+                from,
+                part.connection(),
+                data.silence_s,
+                part.remembered,
+            )
             .ok_or(None)?;
         match receiver.classify(data.psn, data.floor) {
             PsnClass::New => {}

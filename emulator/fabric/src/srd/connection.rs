@@ -179,7 +179,7 @@ impl Connection {
             let path = self.paths.choose(now, limits.paths, limits.multipath);
             let part = self.in_flight.resend(now, psn, path, timeout)?;
             self.window.sent(now);
-            return Some(self.outgoing(psn, part, path, true));
+            return Some(self.outgoing(psn, part, path, limits, true));
         }
         if self.in_flight() >= share || self.in_flight.span() >= PSN_RANGE {
             return None;
@@ -189,10 +189,10 @@ impl Connection {
         let psn = self.in_flight.send(now, part, path, timeout);
         self.window.sent(now);
         self.last_used = now;
-        Some(self.outgoing(psn, part, path, false))
+        Some(self.outgoing(psn, part, path, limits, false))
     }
 
-    fn outgoing(&self, psn: u64, part: Part, path: u16, again: bool) -> Outgoing {
+    fn outgoing(&self, psn: u64, part: Part, path: u16, limits: Limits, again: bool) -> Outgoing {
         Outgoing {
             data: Data {
                 connection: self.number,
@@ -201,6 +201,8 @@ impl Connection {
                 message: part.message,
                 offset: part.offset,
                 length: part.length,
+                // CAST: at most `Settings::MAX_SILENCE_S`.
+                silence_s: limits.silence.as_secs_f64().ceil() as u16,
             },
             path,
             again,

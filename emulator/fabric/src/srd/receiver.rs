@@ -18,7 +18,7 @@ const NODE: usize = 11 * size_of::<(u64, u32)>() + 32;
 
 /// Size in bytes of a receiver, including [`FREE`] records.
 pub(super) const BYTES: usize = {
-    const BYTES: usize = 656;
+    const BYTES: usize = 672;
     // A table that has just grown has room for 16 entries per 7 used. Each tree keeps its first node.
     assert!(size_of::<(u16, Receiver)>() * 16 / 7 + 2 * NODE <= BYTES);
     BYTES
@@ -46,6 +46,8 @@ pub(crate) struct Receiver {
     /// Permit for its memory, of the sender's quota.
     room: Permit,
     pub(super) last_used: Duration,
+    /// Seconds for which its sender may send a packet again.
+    pub(super) silence_s: u16,
 }
 
 /// Classification of a packet by a receiver.
@@ -69,6 +71,7 @@ impl Receiver {
             partial: BTreeMap::new(),
             room: room.take(BYTES)?,
             last_used: Duration::ZERO,
+            silence_s: 0,
         })
     }
 

@@ -24,7 +24,7 @@ const _: () = {
 };
 
 /// Time after which the state of an idle connection is dropped, beyond the time for which its sender may retransmit. Without the
-/// state, a retransmission is taken for a new packet.
+/// state, a retransmission is taken for a new packet. The sender's time is that of its program, when it sent a packet last.
 const IDLE: Duration = Duration::from_secs(60);
 
 /// Receiving ends of connections, by peer and the number of its queue pair.
@@ -40,13 +40,14 @@ impl Receivers {
         self.0.is_empty()
     }
 
-    /// Returns the receiving end of a connection of a peer's queue pair, opened if necessary. Fails if the queue pair has a later
-    /// connection, or `room` is exhausted.
+    /// Returns the receiving end of a connection of a peer's queue pair, opened if necessary. Its sender may retransmit for
+    /// `silence_s` seconds. Fails if the queue pair has a later connection, or `room` is exhausted.
     pub(crate) fn open(
         &mut self,
         now: Duration,
         from: PortId,
         (qp, connection): (u16, u64),
+        silence_s: u16,
         room: &Quota,
     ) -> Option<&mut Receiver> {
         let of_peer = self.0.entry(from).or_default();
@@ -62,6 +63,7 @@ impl Receivers {
             Entry::Vacant(entry) => entry.insert(Receiver::new(connection, room)?),
         };
         receiver.last_used = now;
+        receiver.silence_s = receiver.silence_s.max(silence_s);
         Some(receiver)
     }
 
@@ -80,10 +82,13 @@ impl Receivers {
         self.0.remove(&peer);
     }
 
-    /// Drops connections that are idle for long. `silence` is the time after which senders give up.
+    /// Drops connections that are idle for long. `silence` is the time after which senders of this program give up now.
     pub(crate) fn sweep(&mut self, now: Duration, silence: Duration) {
         self.0.retain(|_, of_peer| {
-            of_peer.retain(|_, receiver| now.saturating_sub(receiver.last_used) <= silence + IDLE);
+            of_peer.retain(|_, receiver| {
+                let silence = silence.max(Duration::from_secs(receiver.silence_s.into()));
+                now.saturating_sub(receiver.last_used) <= silence + IDLE
+            });
             of_peer.shrink_to_fit();
             !of_peer.is_empty()
         });
@@ -100,7 +105,7 @@ mod tests {
         let (mut receivers, now) = (Receivers::default(), Duration::from_secs(1));
         let room = Quota::new(receiver::BYTES + receiver::ENTRY);
         let mut receive = |connection| {
-            let receiver = receivers.open(now, PortId(2), (5, connection), &room)?;
+            let receiver = receivers.open(now, PortId(2), (5, connection), 2, &room)?;
             let class = receiver.classify(0, 0);
             receiver.conclude(0, Verdict::Delivered);
             Some(class)

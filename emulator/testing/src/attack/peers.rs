@@ -91,7 +91,7 @@ impl Knowledge {
             return;
         }
         self.packets.push((reader.number(), reader.number()));
-        for _floor_message_offset_length in 0..4 {
+        for _floor_message_offset_length_silence in 0..5 {
             reader.number();
         }
         reader.skip(16);
@@ -218,6 +218,7 @@ impl Attack {
         bytes.numbers(&[input.nearly(psn.saturating_sub(2)), input.nearly(message)]);
         let claimed_length = input.nearly(length) & 0xffff_ffff;
         bytes.numbers(&[input.nearly(offset) & 0xffff_ffff, claimed_length]);
+        bytes.number(input.nearly(2) & 0xffff);
         bytes
             .address(from)
             .number(input.nearly(1 + connection as u64) & 0xffff);
@@ -351,8 +352,8 @@ pub fn send_payload_with_requests<P: Protocol>() {
     for (psn, subject) in (0..).zip([read, failure]) {
         let mut bytes = Bytes::default();
         bytes.number(1).address(REMOTE[0]).address(to).number(0);
-        // Packet kind 0 (a part), connection, packet number, floor, message number, offset and length.
-        bytes.numbers(&[0, 1, psn, 0, psn, 0, 64]);
+        // Packet kind 0 (a part), connection, packet number, floor, message number, offset, length and silence.
+        bytes.numbers(&[0, 1, psn, 0, psn, 0, 64, 2]);
         bytes.address(REMOTE[0]).numbers(&[1, QKEY.into()]);
         bytes.0.extend(subject.0);
         bytes.payload(64);
