@@ -110,9 +110,6 @@ impl<G: Guest> State<G> {
                 version,
                 ..
             } => {
-                if !self.connections.can_respond(from) {
-                    return Received::Silence;
-                }
                 let content = Content::Read {
                     memory,
                     length,
@@ -145,6 +142,12 @@ impl<G: Guest> State<G> {
             Ok(delivery) => delivery,
             Err(refusal) => return self.conclude(part, Err(refusal)),
         };
+        // A request that is acknowledged needs a connection for its response. No other one is opened before that.
+        let is_read = matches!(header.subject, Subject::Read { .. });
+        if is_read && !self.connections.can_respond(delivery.qp(), from) {
+            self.device.cancel(delivery);
+            return Received::Silence;
+        }
         match Target::new(&self.guest, &self.segments) {
             Ok(target) => Received::Place(Placement {
                 target,

@@ -126,8 +126,11 @@ impl Connections {
         }
     }
 
-    /// Whether another response to a peer is allowed.
-    pub(crate) fn can_respond(&self, to: PortId) -> bool {
+    /// Whether another response of a queue pair to a peer is allowed, and has a connection.
+    pub(crate) fn can_respond(&self, qp: QpId, to: PortId) -> bool {
+        if self.by_number.len() == MAX_CONNECTIONS && !self.by_flow.contains_key(&(qp, to)) {
+            return false;
+        }
         let own = self.responses.get(&to).copied();
         let peers = self.responses.len() + usize::from(own.is_none());
         own.unwrap_or(0) < (SHARED_RESPONSES / peers).clamp(1, MAX_RESPONSES)

@@ -13,7 +13,7 @@ fn responses_to_peers_are_bounded_and_shared() {
     let most = |connections: &mut Connections, port| {
         let number = connections.open(now, qp, PortId(port), || 0).unwrap();
         let mut count = 0;
-        while connections.can_respond(PortId(port)) {
+        while connections.can_respond(qp, PortId(port)) {
             let memory = (0, 0);
             connections.push(number, Content::Response { reader, memory }, 1);
             count += 1;
@@ -26,7 +26,15 @@ fn responses_to_peers_are_bounded_and_shared() {
     assert_eq!(counts[998], SHARED_RESPONSES / 1000);
     assert!(counts.iter().sum::<usize>() < 8 * SHARED_RESPONSES);
     // A peer that exceeds its reduced share has to wait.
-    assert!(!connections.can_respond(PortId(0)));
+    assert!(!connections.can_respond(qp, PortId(0)));
+    // Without another connection, only peers that have one get responses.
+    let last = MAX_CONNECTIONS - 1;
+    for port in 1000..MAX_CONNECTIONS {
+        assert!(connections.can_respond(qp, PortId(port)));
+        connections.open(now, qp, PortId(port), || 0).unwrap();
+    }
+    let can_respond = [last, last + 1].map(|port| connections.can_respond(qp, PortId(port)));
+    assert_eq!(can_respond, [true, false]);
 }
 
 const LIMITS: Limits = Limits {
