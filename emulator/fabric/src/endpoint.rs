@@ -246,12 +246,12 @@ impl<G: Guest> State<G> {
     }
 
     /// Drops the state of a peer that is gone, and fails the work requests for it.
-    pub(crate) fn forget(&mut self, peer: PortId) {
-        let reads = self.reads.forget(peer).into_iter();
-        let reads = reads.map(|read| *read.request);
-        let requests = self.connections.forget(peer).into_iter().chain(reads);
-        for request in requests.collect::<Vec<_>>() {
-            self.complete(&request, CompStatus::LocalUnrespRemote);
+    pub(crate) fn forget(&mut self, now: Duration, peer: PortId) {
+        for ended in self.connections.forget(peer) {
+            self.end(now, Some(ended));
+        }
+        for read in self.reads.forget(peer) {
+            self.complete(&read.request, CompStatus::LocalUnrespRemote);
         }
         self.receivers.forget(peer);
     }

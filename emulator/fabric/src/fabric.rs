@@ -422,7 +422,7 @@ impl<G: Guest> Fabric<G> {
         let mut woken = Woken::new();
         for port in gone {
             for endpoint in &endpoints {
-                let ((), waiting) = endpoint.occupy(|state| state.forget(port));
+                let ((), waiting) = endpoint.occupy(|state| state.forget(now, port));
                 for port in waiting {
                     self.wire.wake(port, &mut woken);
                 }

@@ -275,7 +275,7 @@ impl<G: Guest> State<G> {
         self.end(now, ended);
     }
 
-    fn end(&mut self, now: Duration, ended: Option<Ended>) {
+    pub(super) fn end(&mut self, now: Duration, ended: Option<Ended>) {
         match ended {
             None => {}
             Some(Ended::Served(qp)) => self.device.read_served(&mut self.guest, qp),

@@ -429,30 +429,32 @@ impl Connections {
         requests
     }
 
-    /// Closes all connections to a peer that is gone; returns the work requests that fail.
-    pub(crate) fn forget(&mut self, peer: PortId) -> Vec<Request> {
+    /// Closes all connections to a peer that is gone; returns the results of their work requests.
+    pub(crate) fn forget(&mut self, peer: PortId) -> Vec<Ended> {
+        let numbers = self.numbers(|connection| connection.to == peer);
+        let ended = numbers.into_iter().flat_map(|number| self.give_up(number));
+        let ended = ended.collect();
         self.shortest.remove(&peer);
-        self.close_all(|connection| connection.to == peer)
+        ended
     }
 
     /// Closes unused connections, and those of queue pairs that were reset, failed or destroyed and have no failures to send.
     pub(crate) fn sweep(&mut self, now: Duration, is_current: impl Fn(QpId) -> bool) {
-        self.close_all(|connection| {
+        let unused = self.numbers(|connection| {
             let idle = connection.is_idle() && now.saturating_sub(connection.last_used) > IDLE;
             idle || !is_current(connection.qp) && (connection.is_idle() || !connection.has_ended())
         });
+        for number in unused {
+            self.close(number);
+        }
         self.shortest
             .retain(|_, shortest| shortest.is_some_and(|shortest| !shortest.is_old(now)));
     }
 
-    fn close_all(&mut self, which: impl Fn(&Connection) -> bool) -> Vec<Request> {
-        let of_those = self
-            .by_number
-            .iter()
-            .filter(|(_, connection)| which(connection));
-        let numbers: Vec<_> = of_those.map(|(number, _)| *number).collect();
-        let closed = numbers.into_iter().flat_map(|number| self.close(number));
-        closed.collect()
+    fn numbers(&self, which: impl Fn(&Connection) -> bool) -> Vec<u64> {
+        let connections = self.by_number.iter();
+        let those = connections.filter(|(_, connection)| which(connection));
+        those.map(|(number, _)| *number).collect()
     }
 }
 
