@@ -28,6 +28,9 @@ use crate::{
 /// Limit on a message in bytes: a packet with the largest payload, or the addresses of all devices of a program.
 const MAX_MESSAGE: usize = 16 << 10;
 
+/// Bytes that a system call moves at once, in each direction of a link: several packets.
+const BUFFER: usize = 64 << 10;
+
 /// Limit on connections, including those that have not joined. One more replaces the oldest of the latter.
 pub(crate) const MAX_CONNECTIONS: usize = 64;
 
@@ -117,8 +120,9 @@ impl Peers {
     fn run_link(&self, stream: &TcpStream, place: Option<&Place<TcpStream>>) -> io::Result<()> {
         stream.set_nodelay(true)?;
         stream.set_write_timeout(Some(SILENCE))?;
-        let mut writer = BufWriter::new(stream.try_clone()?);
-        let mut reader = BufReader::new(Until::new(stream, Instant::now() + GREETING));
+        let mut writer = BufWriter::with_capacity(BUFFER, stream.try_clone()?);
+        let limited = Until::new(stream, Instant::now() + GREETING);
+        let mut reader = BufReader::with_capacity(BUFFER, limited);
         let addresses = self.runtime.addresses();
         let Some((program, devices)) = greet(&mut reader, &mut writer, self.program, addresses)?
         else {

@@ -423,9 +423,8 @@ impl<G: Guest> Fabric<G> {
         for port in gone {
             for endpoint in &endpoints {
                 let ((), waiting) = endpoint.occupy(|state| state.forget(now, port));
-                for port in waiting {
-                    self.wire.wake(port, &mut woken);
-                }
+                let waiting = waiting.into_iter();
+                waiting.for_each(|port| self.wire.wake(port, &mut woken));
             }
         }
         self.wire.schedule.leave(&mut woken);
@@ -445,12 +444,14 @@ impl<G: Guest> Fabric<G> {
     /// Accepts a packet from another program, then processes about `budget` packets.
     pub fn accept(&self, now: Duration, link: LinkId, frame: Frame, budget: u32) {
         // A program may only send packets of its own devices.
-        let Some((from, quotas)) = self.links.lock().find(link, frame.from) else {
-            return;
+        let from = self.wire.find(now, frame.from);
+        let peer = match from.and_then(|from| self.port(from)) {
+            Some(Port::Peer(peer)) if peer.link == link => peer,
+            _ => return,
         };
         let to = self.wire.find(now, frame.to);
         let to = to.filter(|to| !self.wire.is_remote(*to));
-        let permit = quotas.incoming.take(frame.payload() + OVERHEAD);
+        let permit = peer.quotas.incoming.take(frame.payload() + OVERHEAD);
         let (Some(to), Some(permit)) = (to, permit) else {
             return;
         };
@@ -473,7 +474,7 @@ impl<G: Guest> Fabric<G> {
                     header,
                     payload,
                     permit,
-                    remembered: quotas.remembered,
+                    remembered: peer.quotas.remembered.clone(),
                 };
                 Body::Data(data, Origin::Program(Box::new(carried)))
             }
@@ -486,7 +487,7 @@ impl<G: Guest> Fabric<G> {
             }
         };
         let packet = Packet {
-            from,
+            from: peer.port,
             to,
             path: frame.path,
             body,

@@ -95,6 +95,7 @@ pub(crate) struct Peer {
     pub(crate) address: Address,
     pub(crate) link: LinkId,
     pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) quotas: Quotas,
     way: Mutex<Option<Arc<dyn Link>>>,
 }
 
@@ -125,12 +126,11 @@ struct Entry {
     /// Numbers of the sessions of both programs.
     sessions: [u64; 2],
     peers: Vec<Arc<Peer>>,
-    quotas: Quotas,
     /// Time at which the link was lost.
     lost: Option<Duration>,
 }
 
-/// Quotas of another program in this one.
+/// Quotas of another program in this one, which its devices share.
 #[derive(Clone)]
 pub(crate) struct Quotas {
     /// Bytes of its packets that wait for local devices.
@@ -253,6 +253,10 @@ impl Links {
             return Err(JoinError::TooMany);
         }
         let link = LinkId(index);
+        let quotas = Quotas {
+            incoming: Quota::new(INCOMING_BYTES),
+            remembered: Quota::new(REMEMBERED),
+        };
         let mut peers = Vec::new();
         for address in addresses {
             let (port, mailbox) = self.port(now, wire);
@@ -262,6 +266,7 @@ impl Links {
                 address: *address,
                 link,
                 mailbox,
+                quotas: quotas.clone(),
                 way: Mutex::new(Some(Arc::clone(way))),
             }));
         }
@@ -270,10 +275,6 @@ impl Links {
             host: newcomer.host,
             sessions: [newcomer.session.number, newcomer.offered],
             peers: peers.clone(),
-            quotas: Quotas {
-                incoming: Quota::new(INCOMING_BYTES),
-                remembered: Quota::new(REMEMBERED),
-            },
             lost: None,
         };
         if index == self.links.len() {
@@ -330,13 +331,6 @@ impl Links {
             port
         });
         ports.collect()
-    }
-
-    /// Returns the port of a program's device, with the program's quotas.
-    pub(crate) fn find(&self, link: LinkId, address: Address) -> Option<(PortId, Quotas)> {
-        let entry = self.links.get(link.0)?.as_ref()?;
-        let peer = entry.peers.iter().find(|peer| peer.address == address)?;
-        Some((peer.port, entry.quotas.clone()))
     }
 
     /// Returns the number of devices of other programs with a working link.
