@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::control::Emulator;
 
 /// Version of the format. Additions keep it.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// A snapshot.
 #[derive(Serialize, JsonSchema)]
@@ -28,8 +28,9 @@ pub(crate) struct Snapshot {
     time: f64,
     /// Seconds since the start.
     uptime: f64,
-    /// The network.
-    network: Network,
+    /// The network, unless one device was requested, which a client may be restricted to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    network: Option<Network>,
     /// All devices, or the requested one.
     devices: Vec<Device>,
 }
@@ -85,12 +86,12 @@ pub(crate) fn take(emulator: &Emulator, only: Option<usize>) -> Result<Snapshot,
         version: env!("CARGO_PKG_VERSION"),
         time: time.unwrap_or(Duration::ZERO).as_secs_f64(),
         uptime: runtime.now().as_secs_f64(),
-        network: Network {
+        network: only.is_none().then(|| Network {
             settings: (*runtime.settings()).clone(),
             paths: runtime.paths(),
             remote_devices: runtime.remote_devices(),
             overflows: runtime.overflows(),
-        },
+        }),
         devices: wanted.map(device).collect::<Result<_, String>>()?,
     })
 }

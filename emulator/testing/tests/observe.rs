@@ -332,7 +332,7 @@ fn a_snapshot_has_the_data_of_a_report_but_no_payload() {
     b.machine.read(Register::DevSts);
     let reply = emulator.ask(&json!({"command": "snapshot"}));
     let snapshot = &reply["ok"];
-    assert_eq!(snapshot["snapshot"], 1);
+    assert_eq!(snapshot["snapshot"], 2);
     assert_eq!(snapshot["program"], "efa-emu");
     let devices = snapshot["devices"].as_array().unwrap();
     assert_eq!(devices.len(), 2);

@@ -19,6 +19,7 @@ fn control_sockets_have_scopes() {
     assert!(control.ok(&json!({"command": "hello"}))["commands"].is_array());
     let snapshot = control.ok(&json!({"command": "snapshot"}));
     assert_eq!(snapshot["devices"].as_array().unwrap().len(), 1);
+    assert!(snapshot.get("network").is_none());
     control.state(1);
     for request in [
         r#"{"command":"state","device":0}"#,
