@@ -11,8 +11,8 @@
 //! | thread | system calls |
 //! |---|---|
 //! | main | waits for signals, removes the sockets |
-//! | `device`, and one per VMM | accepts, exchanges messages with descriptors, maps and seals memory files, and all of `fabric` |
-//! | `fabric` | reads and writes guest memory that is not mapped, signals eventfds |
+//! | `device`, and one per VMM | accepts, exchanges messages with descriptors, maps and seals memory files, signals eventfds, and all of `fabric` |
+//! | `fabric` | reads and writes guest memory that is not mapped |
 //! | `control`, and one per client | accepts, reads, writes |
 //! | `metrics`, and one per client; `listener`, `link`, `link writer` | the same over TCP; `--join` makes and connects sockets |
 
@@ -241,6 +241,7 @@ const OF_THREADS: &[i64] = &[
 const OF_DESCRIPTORS: &[i64] = &[
     libc::SYS_accept4,
     libc::SYS_close,
+    libc::SYS_eventfd2,
     libc::SYS_fallocate,
     libc::SYS_fdatasync,
     libc::SYS_fstat,

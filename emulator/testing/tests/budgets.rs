@@ -50,8 +50,8 @@ fn check(emulator: &Emulator) {
 #[test]
 fn files_of_memory() {
     const DEVICES: usize = 4;
-    // Without files: 32 of the program, 65 of the control socket, and 123 of each device. Each device may also have 8 files.
-    let emulator = Emulator::with_descriptors(32 + 65 + DEVICES * (123 + 8), DEVICES, &[]);
+    // Without files: 32 of the program, 65 of the control socket, and 125 of each device. Each device may also have 8 files.
+    let emulator = Emulator::with_descriptors(32 + 65 + DEVICES * (125 + 8), DEVICES, &[]);
     let mut hoarders: Vec<_> = (1..DEVICES)
         .map(|device| Client::connect(&emulator.device(device)).unwrap())
         .collect();

@@ -2,7 +2,13 @@
 
 //! The device behind a server.
 
-use std::{fs::File, io, ops::Range, os::fd::OwnedFd, sync::Arc};
+use std::{
+    fs::File,
+    io,
+    ops::Range,
+    os::fd::{BorrowedFd, OwnedFd},
+    sync::Arc,
+};
 
 /// The regions and interrupts of a device, as reported to clients.
 #[derive(Clone, Debug, Default)]
@@ -102,6 +108,14 @@ pub trait Backend {
     fn may_idle(&self) -> bool {
         true
     }
+
+    /// Returns a descriptor that is readable while the device needs the thread that serves the client, for what may block.
+    fn waker(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Does what the device needs. Called by the thread that serves the client, when [`Self::waker`] is readable.
+    fn woken(&mut self) {}
 
     /// Returns the file through which a client maps a region.
     ///

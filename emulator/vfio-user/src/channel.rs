@@ -7,7 +7,7 @@ use std::{
     mem::{self, MaybeUninit},
     ops::Range,
     os::{
-        fd::{BorrowedFd, OwnedFd},
+        fd::{AsFd, BorrowedFd, OwnedFd},
         unix::net::UnixStream,
     },
     time::{Duration, Instant},
@@ -15,6 +15,7 @@ use std::{
 
 use rustix::{
     cmsg_space,
+    event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
     net::{
         RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -41,6 +42,8 @@ pub(crate) enum Received {
     Bytes,
     /// The peer has closed the connection.
     End,
+    /// The waker is readable.
+    Woken,
     /// The deadline has expired.
     Nothing,
 }
@@ -53,19 +56,15 @@ pub(crate) struct Channel {
     unread: Range<usize>,
     /// Descriptors, each with the buffer offset of its message: the incomplete message, or the last one.
     fds: Vec<(usize, OwnedFd)>,
-    /// The current read timeout of the socket.
-    timeout: Option<Duration>,
 }
 
 impl Channel {
     pub(crate) fn new(stream: &UnixStream) -> io::Result<Self> {
         stream.set_nonblocking(false)?;
-        stream.set_read_timeout(None)?;
         Ok(Self {
             buffer: vec![0; MAX_MESSAGE].into(),
             unread: 0..0,
             fds: Vec::new(),
-            timeout: None,
         })
     }
 
@@ -113,7 +112,7 @@ impl Channel {
         Some(Header::decode(bytes))
     }
 
-    /// Receives queued bytes, up to the free space of the buffer. Waits for them until `deadline`.
+    /// Receives queued bytes, up to the free space of the buffer. Waits for them until `deadline`, or until `waker` is readable.
     ///
     /// The caller must have taken all complete messages with [`Self::next`], so that there is space.
     ///
@@ -123,6 +122,7 @@ impl Channel {
     pub(crate) fn receive(
         &mut self,
         stream: &UnixStream,
+        waker: Option<BorrowedFd<'_>>,
         deadline: Option<Instant>,
     ) -> Result<Received, Error> {
         if self.unread.start > 0 {
@@ -132,8 +132,8 @@ impl Channel {
                 .for_each(|(at, _)| *at -= self.unread.start);
             self.unread = 0..self.unread.len();
         }
-        if !self.wait_until(stream, deadline)? {
-            return Ok(Received::Nothing);
+        if let Some(ended) = wait(stream, waker, deadline)? {
+            return Ok(ended);
         }
         let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MAX_FDS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -142,7 +142,6 @@ impl Channel {
         let received = match recvmsg(stream, &mut [IoSliceMut::new(room)], &mut control, flags) {
             Ok(received) => received,
             Err(Errno::INTR) => return Ok(Received::Bytes),
-            Err(Errno::AGAIN) => return Ok(Received::Nothing),
             Err(error) => return Err(io::Error::from(error).into()),
         };
         let fds: Vec<_> = control
@@ -166,19 +165,6 @@ impl Channel {
         }
     }
 
-    /// Sets the socket's read timeout according to `deadline`. Returns false if that has expired.
-    fn wait_until(&mut self, stream: &UnixStream, deadline: Option<Instant>) -> io::Result<bool> {
-        let timeout = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        if timeout.is_some_and(|timeout| timeout.is_zero()) {
-            return Ok(false);
-        }
-        if timeout != self.timeout {
-            stream.set_read_timeout(timeout)?;
-            self.timeout = timeout;
-        }
-        Ok(true)
-    }
-
     /// Assigns received descriptors to their message.
     ///
     /// A `recvmsg` ends after bytes that came with descriptors. So these belong to the last message of which bytes have been
@@ -197,6 +183,28 @@ impl Channel {
             return Err(Error::Descriptors);
         }
         Ok(())
+    }
+}
+
+/// Waits until the socket can be read, which returns `None`, until `waker` can be, or until `deadline`.
+fn wait(
+    stream: &UnixStream,
+    waker: Option<BorrowedFd<'_>>,
+    deadline: Option<Instant>,
+) -> io::Result<Option<Received>> {
+    let time = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+    if time.is_some_and(|time| time.is_zero()) {
+        return Ok(Some(Received::Nothing));
+    }
+    let fds = [stream.as_fd(), waker.unwrap_or(stream.as_fd())];
+    let mut fds = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+    let time = time.and_then(|time| Timespec::try_from(time).ok());
+    match poll(&mut fds, time.as_ref()) {
+        Ok(0) => Ok(Some(Received::Nothing)),
+        Ok(_) if waker.is_some() && !fds[1].revents().is_empty() => Ok(Some(Received::Woken)),
+        Ok(_) => Ok(None),
+        Err(Errno::INTR) => Ok(Some(Received::Bytes)),
+        Err(error) => Err(error.into()),
     }
 }
 

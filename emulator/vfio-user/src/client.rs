@@ -419,9 +419,9 @@ impl Client {
                     fds,
                 });
             }
-            let received = self.channel.receive(&self.stream, Some(deadline));
+            let received = self.channel.receive(&self.stream, None, Some(deadline));
             match received.map_err(io::Error::other)? {
-                Received::Bytes => {}
+                Received::Bytes | Received::Woken => {}
                 Received::End => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Received::Nothing => return Err(io::ErrorKind::TimedOut.into()),
             }

@@ -89,8 +89,9 @@ pub fn serve(
             .is_within_message()
             .then(|| *within_since.get_or_insert_with(Instant::now) + limits.message);
         let deadline = start.into_iter().chain(message).min();
-        match channel.receive(stream, deadline)? {
+        match channel.receive(stream, session.backend.waker(), deadline)? {
             Received::Bytes => {}
+            Received::Woken => session.backend.woken(),
             Received::End if channel.is_within_message() => return Err(Error::Truncated),
             Received::End => return Ok(()),
             Received::Nothing if start.is_some() && deadline == start => return Err(Error::Start),

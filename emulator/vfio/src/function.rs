@@ -12,6 +12,7 @@ use crate::{
     bar::{Bar, Bars},
     config_space::{ConfigSpace, MAX_MSIX_VECTORS},
     llq::Llq,
+    msix::{Signaller, Waker},
     runtime::Runtime,
     slot::{Observer, Slot, VmmId},
 };
@@ -26,6 +27,8 @@ pub struct Function {
     pub(crate) msix_vectors: u16,
     runtime: Arc<Runtime>,
     port: PortId,
+    /// Locked by threads of VMMs for one signal at a time, without the lock of the device.
+    pub(crate) signaller: Mutex<Signaller>,
     /// Locked by the VMM that claims the function. Signalled when the function may be free.
     vacated: (Mutex<()>, Condvar),
 }
@@ -54,7 +57,7 @@ impl Function {
             missing,
         };
         let space = ConfigSpace::new(device_id, gbps, bars, msix_vectors);
-        let link = Slot::new(space, msix_vectors, observer, runtime.start())?;
+        let link = Slot::new(space, msix_vectors, observer, runtime.start());
         let port = runtime.attach(device, link);
         Ok(Self {
             device_id,
@@ -62,6 +65,7 @@ impl Function {
             msix_vectors,
             runtime: Arc::clone(runtime),
             port,
+            signaller: Mutex::new(Signaller::new()?),
             vacated: (Mutex::new(()), Condvar::new()),
         })
     }
@@ -97,16 +101,16 @@ impl Function {
     }
 
     /// Waits until a new VMM can have the function and is not later than others. The device is in the state after power on
-    /// then, with new memory for this VMM.
+    /// then, with new memory for this VMM. Its interrupts use the waker.
     ///
     /// # Errors
     ///
-    /// No memory is available, or the VMM has disconnected (`is_connected`).
+    /// No memory or descriptor is available, or the VMM has disconnected (`is_connected`).
     pub(crate) fn claim(
         &self,
         is_connected: impl Fn() -> bool,
         is_later: impl Fn() -> bool,
-    ) -> io::Result<VmmId> {
+    ) -> io::Result<(VmmId, Arc<Waker>)> {
         // One VMM at a time allocates memory, and waiting VMMs have none.
         let (turn, vacated) = &self.vacated;
         let mut turn = turn.lock();
@@ -119,14 +123,15 @@ impl Function {
                 continue;
             }
             let llq = Llq::new(self.bars.size(Bar::Llq))?;
+            let waker = Arc::new(Waker::new()?);
             let (vmm, previous) = self.runtime.with(self.port, |device, link, _| {
-                let served = link.serve_next(llq);
+                let served = link.serve_next(llq, Arc::clone(&waker));
                 device.plug(link);
                 device.power_on(link);
                 served
             });
             drop(previous);
-            return Ok(vmm);
+            return Ok((vmm, waker));
         }
         Err(io::ErrorKind::NotConnected.into())
     }
@@ -151,6 +156,16 @@ impl Function {
         self.runtime.with(self.port, |device, link, now| {
             (link.vmm() == Some(vmm)).then(|| work(device, link, now))
         })
+    }
+
+    /// Signals the interrupts that are due for a VMM. Called by the VMM's thread.
+    pub(crate) fn interrupt(&self, vmm: VmmId) {
+        let due = self.runtime.with_slot(self.port, |link| {
+            (link.vmm() == Some(vmm)).then(|| link.vectors.take_due())
+        });
+        for eventfd in due.into_iter().flatten() {
+            self.signaller.lock().signal(&eventfd);
+        }
     }
 
     /// Calls `work` for an access by a VMM's guest, if the VMM has the function and the device is plugged in. Called by the VMM's

@@ -124,6 +124,11 @@ impl Runtime {
         result
     }
 
+    /// Calls `work` with exclusive access to the slot of a device. It must not create work for the device.
+    pub(crate) fn with_slot<R>(&self, port: PortId, work: impl FnOnce(&mut Slot) -> R) -> R {
+        self.fabric.with_guest(port, work)
+    }
+
     /// Returns the session to offer to another program, with devices at `addresses`, before it joins.
     pub fn session(&self, program: u64, addresses: &[[u8; 16]]) -> Session {
         self.fabric.session(program, addresses)

@@ -6,7 +6,10 @@ use std::{
     fs::File,
     io, iter,
     net::Shutdown,
-    os::unix::net::{UnixListener, UnixStream},
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::net::{UnixListener, UnixStream},
+    },
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -30,7 +33,7 @@ use crate::{
     config_space,
     function::Function,
     memory::{Allowed, Files, Shareable},
-    msix,
+    msix::Waker,
     slot::{Slot, VmmId},
     socket::{Bursts, Persistence},
 };
@@ -41,11 +44,10 @@ const MAX_WAITING: usize = 4;
 
 /// Returns the maximum number of file descriptors of a device with so many interrupts, without those of its guest's memory.
 ///
-/// They are its socket, those of VMMs with a message each, its interrupts, and its own memory. The last counts twice, as a VMM
-/// that claims the function has new memory. One VMM more counts, which waits until another one has left its place.
+/// They are its socket, those of VMMs with a message each, its interrupts, its own memory and a waker. The last two count twice,
+/// as a VMM that claims the function has new ones. One VMM more counts, which waits until another one has left its place.
 pub fn descriptors(vectors: u16) -> usize {
-    const OWN: usize = 1 + 2 + 1 + 1;
-    OWN + (MAX_WAITING + 1) * (1 + MAX_FDS) + usize::from(vectors)
+    1 + 2 * 2 + 1 + 1 + (MAX_WAITING + 1) * (1 + MAX_FDS) + usize::from(vectors)
 }
 
 /// A server of one function, which one VMM at a time has.
@@ -252,8 +254,8 @@ fn irqs(msix_vectors: u16) -> Vec<Irq> {
 struct Backend<'a> {
     stream: &'a UnixStream,
     function: Arc<Function>,
-    /// The VMM that it serves, from the VMM's first use of the function on.
-    vmm: Option<VmmId>,
+    /// The VMM that it serves, from the VMM's first use of the function on, and what wakes its thread for interrupts.
+    vmm: Option<(VmmId, Arc<Waker>)>,
     /// The VMM's place among those that wait, until then.
     place: Option<Place>,
     allowed: Allowed,
@@ -261,8 +263,8 @@ struct Backend<'a> {
 
 impl Drop for Backend<'_> {
     fn drop(&mut self) {
-        if let Some(vmm) = self.vmm {
-            self.function.release(vmm);
+        if let Some((vmm, _)) = &self.vmm {
+            self.function.release(*vmm);
         }
     }
 }
@@ -270,14 +272,13 @@ impl Drop for Backend<'_> {
 impl Backend<'_> {
     /// Returns the VMM that it serves. The first call waits until the VMM can have the function.
     fn vmm(&mut self) -> io::Result<VmmId> {
-        if let Some(vmm) = self.vmm {
-            return Ok(vmm);
+        if let Some((vmm, _)) = &self.vmm {
+            return Ok(*vmm);
         }
         let is_later = || self.place.as_ref().is_some_and(Place::is_later);
-        let vmm = self
-            .function
-            .claim(|| is_connected(self.stream), is_later)?;
-        self.vmm = Some(vmm);
+        let is_connected = || is_connected(self.stream);
+        let (vmm, waker) = self.function.claim(is_connected, is_later)?;
+        self.vmm = Some((vmm, waker));
         if let Some(place) = self.place.take() {
             place.waiting.state.lock().last = Some(place.uid);
         }
@@ -350,12 +351,23 @@ impl vfio_user::Backend for Backend<'_> {
         self.vmm.is_some()
     }
 
+    fn waker(&self) -> Option<BorrowedFd<'_>> {
+        self.vmm.as_ref().map(|(_, waker)| waker.as_fd())
+    }
+
+    fn woken(&mut self) {
+        if let Some((vmm, waker)) = &self.vmm {
+            // Interrupts that become due from here on wake this thread again.
+            waker.clear();
+            self.function.interrupt(*vmm);
+        }
+    }
+
     fn region_file(&mut self, _: u32) -> io::Result<Arc<File>> {
         let vmm = self.vmm()?;
-        let file = self
-            .function
-            .of(vmm, |_, link, _| link.llq.as_ref().map(|llq| llq.file()));
-        file.flatten().ok_or_else(|| Errno::NODEV.into())
+        let file = |_: &mut Device, link: &mut Slot, _| link.llq.as_ref().map(|llq| llq.file());
+        let file = self.function.of(vmm, file).flatten();
+        file.ok_or_else(|| Errno::NODEV.into())
     }
 
     fn region_read(&mut self, region: u32, offset: u64, data: &mut [u8]) -> io::Result<()> {
@@ -409,10 +421,8 @@ impl vfio_user::Backend for Backend<'_> {
         let memory = file.map(share).transpose().inspect_err(|error| {
             tracing::warn!(%error, "refused to map memory of the VMM");
         })?;
-        let mapped = self
-            .function
-            .of(vmm, |_, link, _| link.dma.map(map, memory));
-        mapped.unwrap_or(Ok(()))
+        let map = |_: &mut Device, link: &mut Slot, _| link.dma.map(map, memory);
+        self.function.of(vmm, map).unwrap_or(Ok(()))
     }
 
     fn dma_unmap(&mut self, address: u64, size: u64) -> io::Result<()> {
@@ -441,17 +451,17 @@ impl vfio_user::Backend for Backend<'_> {
         Ok(())
     }
 
-    fn set_irqs(&mut self, set: IrqSet<'_>) -> io::Result<()> {
+    fn set_irqs(&mut self, mut set: IrqSet<'_>) -> io::Result<()> {
         tracing::debug!(?set, "set interrupts");
         if set.index != VFIO_PCI_MSIX_IRQ_INDEX {
             // The function has no interrupts of other kinds.
             return Ok(());
         }
         let vmm = self.vmm()?;
-        // This may block, so the lock of the device is not held.
-        msix::check(&set.data)?;
-        let set = self.function.of(vmm, |_, link, _| link.vectors.set(set));
-        set.unwrap_or(Ok(()))
+        self.function.signaller.lock().check(&set.data)?;
+        let set = |_: &mut Device, link: &mut Slot, _| link.vectors.set(&mut set);
+        // The former eventfds are dropped here, without the lock of the device.
+        self.function.of(vmm, set).transpose().map(drop)
     }
 }
 

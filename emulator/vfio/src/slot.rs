@@ -19,7 +19,7 @@ use crate::{
     extents::Extents,
     llq::Llq,
     memory::{Files, MAX_BYTES, MAX_FILES},
-    msix::Vectors,
+    msix::{Eventfd, Vectors, Waker},
 };
 
 /// A connection of a VMM to a function.
@@ -65,11 +65,13 @@ pub(crate) struct Slot {
     pins: Arc<Pins>,
 }
 
-/// What a VMM had. To unmap large memory takes a while, so the caller must drop this without the lock of the device.
+/// What a VMM had. To unmap large memory takes a while, and so may the end of a descriptor. So the caller must drop this without
+/// the lock of the device.
 #[must_use = "drop this without the lock of the device"]
 pub(crate) struct Previous {
     _files: Arc<Mutex<Files>>,
     _llq: Option<Arc<Llq>>,
+    _eventfds: Vec<Option<Eventfd>>,
 }
 
 impl fmt::Debug for Slot {
@@ -164,19 +166,15 @@ impl Host for Slot {
 
 impl Slot {
     /// Creates the slot of a function with a device in the state after power on.
-    ///
-    /// # Errors
-    ///
-    /// The kernel has no asynchronous I/O for the interrupts.
     pub(crate) fn new(
         config: ConfigSpace,
         msix_vectors: u16,
         observer: Box<dyn Observer>,
         start: Instant,
-    ) -> io::Result<Self> {
-        Ok(Self {
+    ) -> Self {
+        Self {
             dma: DmaTable::default(),
-            vectors: Vectors::new(msix_vectors)?,
+            vectors: Vectors::new(msix_vectors),
             config,
             llq: None,
             unclean: None,
@@ -187,7 +185,7 @@ impl Slot {
             observer,
             start,
             pins: Arc::default(),
-        })
+        }
     }
 
     /// Returns the VMM that has the function, if any has.
@@ -205,22 +203,27 @@ impl Slot {
         self.llq.as_ref()?.slice(offset, length)
     }
 
-    /// Gives the function to a new VMM, with this memory of the device, and discards the state of the previous one.
-    pub(crate) fn serve_next(&mut self, llq: Llq) -> (VmmId, Previous) {
+    /// Gives the function to a new VMM, with this memory of the device, and discards the state of the previous one. Interrupts
+    /// wake its thread.
+    pub(crate) fn serve_next(&mut self, llq: Llq, waker: Arc<Waker>) -> (VmmId, Previous) {
         self.vmms += 1;
         let vmm = VmmId(self.vmms);
-        (vmm, self.serve(Some(vmm), Some(Arc::new(llq))))
+        (vmm, self.serve(Some(vmm), Some(Arc::new(llq)), Some(waker)))
     }
 
     /// Takes the function from its VMM, and discards the state of that VMM.
     pub(crate) fn vacate(&mut self) -> Previous {
-        self.serve(None, None)
+        self.serve(None, None, None)
     }
 
-    fn serve(&mut self, vmm: Option<VmmId>, llq: Option<Arc<Llq>>) -> Previous {
+    fn serve(
+        &mut self,
+        vmm: Option<VmmId>,
+        llq: Option<Arc<Llq>>,
+        waker: Option<Arc<Waker>>,
+    ) -> Previous {
         self.vmm = vmm;
         self.unmap_all();
-        self.vectors.clear();
         self.config.reset();
         self.unclean = None;
         let (most, most_bytes) = self.limits;
@@ -228,6 +231,7 @@ impl Slot {
         Previous {
             _files: mem::replace(&mut self.files, files),
             _llq: mem::replace(&mut self.llq, llq),
+            _eventfds: self.vectors.serve(waker),
         }
     }
 
