@@ -25,11 +25,11 @@ const MORE: &str = r#".SH EXIT STATUS
 A device, and the options of QEMU that attach it to a guest:
 .PP
 .nf
-efa\-emu \-\-device socket=/tmp/efa.sock \-\-control /tmp/efa.control &
+efa\-emu \-\-device socket=efa.sock \-\-control efa.control &
 qemu\-system\-x86_64 ... \-m 1G \e
   \-object memory\-backend\-memfd,id=ram,size=1G,share=on \-machine q35,memory\-backend=ram \e
-  \-device '{"driver":"vfio\-user\-pci","socket":{"type":"unix","path":"/tmp/efa.sock"}}'
-efa\-emu ctl /tmp/efa.control '{"command":"state"}'
+  \-device '{"driver":"vfio\-user\-pci","socket":{"type":"unix","path":"efa.sock"}}'
+efa\-emu ctl efa.control '{"command":"state"}'
 .fi
 .SH SEE ALSO
 .BR efa\-emu\-lab (1),
