@@ -11,7 +11,7 @@
 //! | thread | system calls |
 //! |---|---|
 //! | main | waits for signals, removes the sockets |
-//! | `device`, and one per VMM | accepts, exchanges messages with descriptors, maps and seals memory files, signals eventfds, and all of `fabric` |
+//! | `device`, and one per VMM | accepts, exchanges messages with descriptors, maps files, signals eventfds, and all of `fabric` |
 //! | `fabric` | reads and writes guest memory that is not mapped |
 //! | `control`, and one per client | accepts, reads, writes |
 //! | `metrics`, and one per client; `listener`, `link`, `link writer` | the same over TCP; `--join` makes and connects sockets |
@@ -242,7 +242,6 @@ const OF_DESCRIPTORS: &[i64] = &[
     libc::SYS_accept4,
     libc::SYS_close,
     libc::SYS_eventfd2,
-    libc::SYS_fallocate,
     libc::SYS_fdatasync,
     libc::SYS_fstat,
     libc::SYS_fstatfs,
@@ -370,8 +369,12 @@ fn allowed(needs: &Needs) -> Result<Rules, BackendError> {
     rules.insert(libc::SYS_fcntl, commands);
     let name = equal(0, libc::PR_SET_NAME.unsigned_abs())?;
     rules.insert(libc::SYS_prctl, vec![name]);
-    // For abort(), and for writes to huge pages, which a VMM may have freed.
-    for call in [libc::SYS_tgkill, libc::SYS_process_vm_writev] {
+    // For abort(), and for accesses to pages that a VMM may have freed.
+    for call in [
+        libc::SYS_tgkill,
+        libc::SYS_process_vm_readv,
+        libc::SYS_process_vm_writev,
+    ] {
         rules.insert(call, vec![equal(0, process::id())?]);
     }
     // Landlock restricts the files and the ports.

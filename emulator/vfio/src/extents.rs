@@ -187,7 +187,7 @@ impl Extents {
 mod tests {
     use std::{fs::File, thread};
 
-    use rustix::fs::{MemfdFlags, memfd_create};
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
     use super::*;
     use crate::memory::{Allowed, Shareable};
@@ -197,6 +197,7 @@ mod tests {
     fn memory(flags: MemfdFlags) -> Arc<Memory> {
         let file = File::from(memfd_create("guest", MemfdFlags::CLOEXEC | flags).unwrap());
         file.set_len(PAGE).unwrap();
+        let _ = fcntl_add_seals(&file, SealFlags::SHRINK);
         let shareable = Shareable::new(file, Allowed::Memory).unwrap();
         Arc::new(shareable.map(PAGE).unwrap())
     }

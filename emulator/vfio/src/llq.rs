@@ -2,10 +2,14 @@
 
 //! The device's memory, shared with the VMM: its low-latency queues.
 
-use std::{fs::File, io, sync::Arc};
+use std::{fs::File, io, os::unix::fs::FileExt, sync::Arc};
 
-use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use vm_memory::{FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
+
+/// Bytes that are read and that are written at once, to clear the memory.
+const CHUNK: usize = 256 << 10;
+const PAGE: usize = 4096;
 
 /// Memory of the device for one VMM.
 ///
@@ -33,15 +37,27 @@ impl Llq {
         Ok(Self { file, memory })
     }
 
-    /// Clears all of the memory to zero, also in existing mappings. The VMM can block this for ever, by the lock of the file's
-    /// inode. So only its own thread may call this, and must not hold a lock.
+    /// Clears all of the memory to zero, also in existing mappings. This reads all of it, so the caller must not hold a lock.
+    ///
+    /// `fallocate` would wait for the lock of the file's inode, which the VMM can hold for ever.
     ///
     /// # Errors
     ///
-    /// The file can't be changed.
+    /// The file can't be read.
     pub(crate) fn clear(&self) -> io::Result<()> {
-        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        Ok(fallocate(&self.file, flags, 0, self.memory.size() as u64)?)
+        const ZERO: [u8; PAGE] = [0; PAGE];
+        let mut chunk = vec![0; CHUNK];
+        for at in (0..self.memory.size()).step_by(CHUNK) {
+            let length = CHUNK.min(self.memory.size() - at);
+            // Unlike a load, this allocates no page. A page that the driver has not used is zero.
+            self.file.read_exact_at(&mut chunk[..length], at as u64)?;
+            let pages = (at..).step_by(PAGE).zip(chunk[..length].chunks(PAGE));
+            for (at, _) in pages.filter(|(_, page)| *page != ZERO) {
+                let slice = self.memory.get_slice(at, PAGE);
+                slice.map_err(io::Error::other)?.copy_from(&ZERO);
+            }
+        }
+        Ok(())
     }
 
     /// Returns a part of the memory, if it is not beyond the end.
@@ -54,5 +70,30 @@ impl Llq {
     /// Returns the file through which the memory is shared.
     pub(crate) fn file(&self) -> Arc<File> {
         Arc::clone(&self.file)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    #[test]
+    fn it_is_cleared_by_stores() {
+        let llq = Llq::new(4 * CHUNK as u64 + 4096).unwrap();
+        let places = [CHUNK - 3, 3 * CHUNK, 4 * CHUNK];
+        let slice = |at: usize| llq.slice(at as u64, 6).unwrap();
+        places.map(|at| slice(at).copy_from(b"secret"));
+        let pages = || llq.file().metadata().unwrap().blocks();
+        let before = pages();
+        llq.clear().unwrap();
+        // Nothing was freed, which waits for the lock of the inode, and nothing was allocated.
+        assert_eq!(pages(), before);
+        for at in places {
+            let mut found = [1_u8; 6];
+            slice(at).copy_to(&mut found);
+            assert_eq!(found, [0; 6]);
+        }
     }
 }

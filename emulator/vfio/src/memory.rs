@@ -3,44 +3,39 @@
 //! Memory that a VMM shares: files, of which it maps parts for DMA.
 //!
 //! The VMM may change the file in any way, at any time. An access to a mapping beyond the new end of a file raises SIGBUS, which
-//! would end the program and so harm all other guests. So loads and stores access a file only if it can't shrink. Other files
-//! are read and written by system calls, which is slower.
+//! would end the program and so harm all other guests. So loads and stores access a file only if the VMM has sealed it against
+//! shrinking. Other files are read and written by system calls, which is slower.
 //!
 //! Files of huge pages need system calls, even if they can't shrink. The VMM can punch a hole and use up all free huge pages, so
 //! that an access raises SIGBUS as well. No precaution at the time of mapping prevents that.
 //!
-//! The kernel writes such files through a mapping (`process_vm_writev`), and returns EFAULT where a store would raise SIGBUS.
-//! `pwrite` would wait for the lock of the inode, as seals and `fallocate` do. The VMM can hold that lock for as long as it
-//! likes. It needs a `write` from memory whose pages its own FUSE server or userfaultfd provides. So only the VMM's own thread
-//! waits for that lock, while it holds no other lock.
+//! The kernel accesses such files through a mapping (`process_vm_writev`), and returns EFAULT where a store would raise SIGBUS.
+//! `pwrite` would wait for the lock of the inode, as `F_ADD_SEALS` and `fallocate` do. The VMM can hold that lock for as long as
+//! it likes: it needs a `write` from memory whose pages its own FUSE server or userfaultfd provides. A thread that waits for it
+//! can't even be killed, and neither can one that waits for the server of a FUSE file. So no thread asks for either.
 
 use std::{
     fs::File,
-    io::{self, IoSlice},
-    os::unix::fs::{FileExt, MetadataExt},
+    io::{self, IoSlice, IoSliceMut},
+    os::unix::fs::MetadataExt,
     sync::{Arc, atomic::AtomicU64},
     thread,
     time::Duration,
 };
 
 use nix::{
-    sys::uio::{RemoteIoVec, process_vm_writev},
+    sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev},
     unistd::Pid,
 };
-use rustix::{
-    fs::{OFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fcntl_getfl, fstatfs},
-    io::Errno,
-};
+use rustix::fs::{OFlags, SealFlags, fcntl_get_seals, fcntl_getfl, fstatfs};
 use vm_memory::{FileOffset, MmapRegion, VolatileMemory, VolatileSlice, mmap::MmapRegionBuilder};
 
 /// Bytes per step of a copy between memories of which one can be revoked: few enough for the cache.
 const CHUNK: usize = 64 << 10;
 
-/// Magic numbers of the file systems in memory, from `linux/magic.h`: tmpfs, which includes memory files, and hugetlbfs.
-const OF_MEMORY: [u64; 2] = [0x0102_1994, HUGETLBFS];
-
-/// Magic numbers of file systems on disks that are allowed on request: ext2, ext3 and ext4, XFS, btrfs. Their reads and writes
-/// wait for a disk. FUSE and network file systems are excluded, as their servers could block accesses for ever.
+/// Magic numbers, from `linux/magic.h`, of file systems on disks that are allowed on request: ext2, ext3 and ext4, XFS, btrfs.
+/// Their reads and writes wait for a disk. FUSE and network file systems are excluded, as their servers could block accesses for
+/// ever.
 const OF_DISKS: [u64; 3] = [0xef53, 0x5846_5342, 0x9123_683e];
 
 /// Magic number of hugetlbfs, which includes memory files of huge pages.
@@ -117,28 +112,30 @@ pub(crate) enum Memory {
 }
 
 impl Shareable {
-    /// Checks a file, and seals it against shrinking if that is possible. The VMM, or the server of a FUSE or network file, can
-    /// block this for ever. So the caller must not hold a lock.
+    /// Checks a file. If files of disks are allowed, the server of a FUSE or network file can block this for ever. So the caller
+    /// must not hold a lock.
     ///
     /// # Errors
     ///
     /// The file is neither memory nor on an `allowed` file system of a disk. Or its flags make accesses wait for a disk, append
     /// or prevent reads.
     pub(crate) fn new(file: File, allowed: Allowed) -> io::Result<Self> {
+        // Only files in memory have seals: those of tmpfs, which include memory files, and of hugetlbfs.
+        let seals = fcntl_get_seals(&file);
+        let refused = || {
+            io::Error::new(
+                io::ErrorKind::Unsupported,
+                "only memory files can be shared: use memfd, or allow files on a disk by --file-memory",
+            )
+        };
+        if seals.is_err() && allowed == Allowed::Memory {
+            return Err(refused());
+        }
         let metadata = file.metadata()?;
         // CAST: the type is signed on some architectures.
         let file_system = fstatfs(&file)?.f_type as u64;
-        let is_of_disk = OF_DISKS.contains(&file_system);
-        let is_allowed =
-            OF_MEMORY.contains(&file_system) || is_of_disk && allowed == Allowed::FilesOfDisks;
-        if !metadata.is_file() || !is_allowed {
-            let why = match is_of_disk && metadata.is_file() {
-                true => {
-                    "memory that is a file on a disk can't be shared: use memfd, or allow it by --file-memory"
-                }
-                false => "only memory files can be shared: use memfd",
-            };
-            return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+        if !metadata.is_file() || seals.is_err() && !OF_DISKS.contains(&file_system) {
+            return Err(refused());
         }
         let flags = fcntl_getfl(&file)?;
         if flags.intersects(OFlags::APPEND | OFlags::DIRECT | OFlags::SYNC | OFlags::DSYNC) {
@@ -158,7 +155,8 @@ impl Shareable {
             inode: metadata.ino(),
             writable: flags.contains(OFlags::RDWR),
         };
-        let is_sealed = file_system != HUGETLBFS && cannot_shrink(&file);
+        let is_sealed =
+            file_system != HUGETLBFS && seals.is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
         Ok(Self {
             file,
             id,
@@ -226,7 +224,7 @@ impl Files {
             return Ok(Arc::clone(&shared.memory));
         }
         self.release_unused();
-        // The file was sealed before, so its length can't decrease any more.
+        // If it is sealed, its length can't decrease any more.
         let length = file.file.metadata()?.len();
         if length < end {
             return Err(invalid("a DMA range is beyond the end of its file"));
@@ -297,8 +295,10 @@ impl Memory {
                 Ok(())
             }
             Self::Revocable(region) => {
-                let file = region.file_offset().ok_or(Errno::BADF)?;
-                file.file().read_exact_at(buffer, at as u64)
+                let place = [place(region, at, buffer.len())?];
+                let length = buffer.len();
+                let read = process_vm_readv(Pid::this(), &mut [IoSliceMut::new(buffer)], &place)?;
+                complete(read == length)
             }
         }
     }
@@ -314,7 +314,11 @@ impl Memory {
                 slice(region, at, data.len())?.copy_from(data);
                 Ok(())
             }
-            Self::Revocable(region) => write_revocable(region, at, data),
+            Self::Revocable(region) => {
+                let place = [place(region, at, data.len())?];
+                let written = process_vm_writev(Pid::this(), &[IoSlice::new(data)], &place)?;
+                complete(written == data.len())
+            }
         }
     }
 
@@ -361,29 +365,23 @@ pub(crate) enum Side {
     Target,
 }
 
-/// Writes to a mapping whose pages the VMM may have revoked.
-fn write_revocable(region: &MmapRegion, at: usize, data: &[u8]) -> io::Result<()> {
-    slice(region, at, data.len())?;
-    let place = RemoteIoVec {
+/// Returns a part of a mapping whose pages the VMM may have revoked, for the kernel.
+fn place(region: &MmapRegion, at: usize, length: usize) -> io::Result<RemoteIoVec> {
+    slice(region, at, length)?;
+    Ok(RemoteIoVec {
         base: region.as_ptr() as usize + at,
-        len: data.len(),
-    };
-    let written = process_vm_writev(Pid::this(), &[IoSlice::new(data)], &[place])?;
-    match written == data.len() {
-        true => Ok(()),
-        false => Err(io::ErrorKind::WriteZero.into()),
-    }
+        len: length,
+    })
+}
+
+fn complete(is_complete: bool) -> io::Result<()> {
+    is_complete
+        .then_some(())
+        .ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
 }
 
 fn slice(region: &MmapRegion, at: usize, length: usize) -> io::Result<VolatileSlice<'_>> {
     region.get_slice(at, length).map_err(io::Error::other)
-}
-
-/// Seals a file against shrinking if possible, and returns whether it can't shrink. Only memory files can be sealed, if their
-/// creator has permitted it.
-fn cannot_shrink(file: &File) -> bool {
-    fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK))
-        || fcntl_add_seals(file, SealFlags::SHRINK).is_ok()
 }
 
 fn invalid(message: &'static str) -> io::Error {

@@ -4,7 +4,7 @@
 
 use std::fs::File;
 
-use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use vfio_user::RegionInfo;
 use vm_memory::{FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
 
@@ -29,10 +29,11 @@ impl Ram {
         Self::with(size, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
     }
 
-    /// As [`Self::new`], in a memfd with other flags.
+    /// As [`Self::new`], in a memfd with other flags. It is sealed against shrinking if it can be, as by QEMU.
     pub fn with(size: u64, flags: MemfdFlags) -> Self {
         let file = File::from(memfd_create("ram", flags).expect("memory"));
         file.set_len(size).expect("memory");
+        let _ = fcntl_add_seals(&file, SealFlags::SHRINK);
         let memory = map(file.try_clone().expect("a descriptor"), size);
         Self {
             file,

@@ -9,7 +9,7 @@ use std::{
 };
 
 use efa_fabric::CopyError;
-use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create, open};
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, memfd_create, open};
 
 use super::*;
 use crate::memory::{Allowed, Files, Shareable};
@@ -70,6 +70,7 @@ fn map(
 fn memory(pages: u64) -> File {
     let file = File::from(memfd_create("guest", FLAGS).unwrap());
     file.set_len(pages * PAGE).unwrap();
+    fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
     file
 }
 
