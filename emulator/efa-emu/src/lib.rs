@@ -229,6 +229,8 @@ fn emulate(args: &Args) -> Result<ExitCode, String> {
         spawn(format!("fabric {index}"), move || runtime.work())?;
     }
     for (index, server) in servers.into_iter().enumerate() {
+    let watched = Arc::clone(&runtime);
+    spawn("watch".into(), move || watched.watch())?;
         spawn(format!("device {index}"), move || server.run())?;
     }
     if let Some(listener) = metrics {

@@ -8,13 +8,19 @@ use std::time::Duration;
 use efa_hw::io::CompStatus;
 
 use crate::{
-    endpoint::{Copied, Endpoint, Located, Part, Payload, Placement, Received, Unplaced, Written},
+    endpoint::{
+        Copied, Endpoint, Located, Part, Payload, Placement, Received, State, Unplaced, Written,
+    },
     memory::{CopyError, Guest, Memory},
     network::Load,
-    packet::{Ack, Body, Data, Header, Origin, Packet, PortId, Verdict},
+    packet::{Ack, Body, Carried, Data, Header, OVERHEAD, Origin, Packet, PortId, Verdict},
     schedule::Woken,
     wire::Wire,
 };
+
+/// Maximum bytes of payload that are copied by way of this program, so that no guest waits for the memory of another one that is
+/// pinned. Only an ideal network has longer packets.
+const DIRECT: u32 = 8928;
 
 /// Attempts to pin the sender's memory. One fails if the sender has just waited for copies, as it does once per command.
 const TRIES: usize = 8;
@@ -63,16 +69,39 @@ impl<G: Guest> Transfer<'_, G> {
                     let header = carried.header;
                     (Some(Located { header, payload }), &carried.remembered)
                 }
-                (Origin::Device(_), Some(sender)) => match sender.lock_for(self.to.port) {
-                    Some(mut state) => (state.locate(self.now, data), &sender.remembered),
-                    None => return Delivered::Later(packet),
-                },
+                (Origin::Device(_), Some(sender)) => {
+                    let lock = || sender.lock_for(self.to.port);
+                    match self.to.mailbox.accessing(sender.port, lock) {
+                        Some(mut state) => (state.locate(self.now, data), &sender.remembered),
+                        None => {
+                            if sender.mailbox.is_slow() {
+                                self.wire.wake(self.to.port, woken);
+                            }
+                            return Delivered::Later(packet);
+                        }
+                    }
+                }
                 (Origin::Device(_), None) => return Delivered::Done,
             };
             // The sender no longer has this message, so the packet is dropped.
             let Some(Located { header, payload }) = located else {
                 self.fail(data, Unplaced::Gone, woken);
                 break;
+            };
+            let direct = data.length > DIRECT && !self.to.mailbox.is_slow();
+            let payload = match payload {
+                Payload::Memory(..) if !direct => {
+                    let read = || payload.read(data.length);
+                    match self.to.mailbox.accessing(packet.from, read) {
+                        Ok(bytes) => Payload::Inline(bytes.into()),
+                        Err(Unplaced::Busy) => continue,
+                        Err(unplaced) => {
+                            self.fail(data, unplaced, woken);
+                            break;
+                        }
+                    }
+                }
+                payload => payload,
             };
             let part = Part {
                 from: packet.from,
@@ -140,7 +169,7 @@ impl<G: Guest> Transfer<'_, G> {
 
     /// Keeps payload until the command that occupies the receiver has ended.
     fn postpone(&self, copied: Copied<G::Memory>) -> Delivered {
-        *self.to.unfinished.lock() = Some(copied);
+        self.to.unfinished.lock().push(copied);
         Delivered::Unfinished
     }
 
@@ -151,9 +180,9 @@ impl<G: Guest> Transfer<'_, G> {
             return;
         };
         if unplaced == Unplaced::Lost {
-            if let Some(mut state) = sender.lock_now() {
+            self.with_sender(|state| {
                 state.fail(self.now, data, CompStatus::LocalInvalidLkey);
-            }
+            });
         }
         // The sender may have ended the message, and may have to send a failure to a reading peer.
         self.wire.wake(sender.port, woken);
@@ -188,15 +217,21 @@ impl<G: Guest> Transfer<'_, G> {
         let Some(packet) = sent.arrived else {
             return;
         };
-        match self.sender.and_then(Endpoint::lock_now) {
-            Some(mut state) => {
-                self.wire.show(&packet, false, None);
-                state.acknowledge(self.now, from, &ack);
-                drop(state);
-                self.wire.wake(to, woken);
-            }
+        let processed = self.with_sender(|state| {
+            self.wire.show(&packet, false, None);
+            state.acknowledge(self.now, from, &ack);
+        });
+        match processed {
+            Some(()) => self.wire.wake(to, woken),
             None => self.wire.arrive(packet, woken),
         }
+    }
+
+    /// Calls `work` with the sender, if it is in this program, no command occupies it, and the memory of its guest is not slow.
+    fn with_sender<R>(&self, work: impl FnOnce(&mut State<G>) -> R) -> Option<R> {
+        let sender = self.sender.filter(|sender| !sender.mailbox.is_slow())?;
+        let work = || sender.lock_now().map(|mut state| work(&mut state));
+        self.to.mailbox.accessing(sender.port, work)
     }
 
     /// Places payload at an endpoint, and acknowledges it to the sender.
@@ -220,10 +255,15 @@ impl<G: Guest> Transfer<'_, G> {
             }
             Received::Silence => return Rest::Nothing,
         };
-        // This thread must not block while it holds the pin.
         let pinned = state.guest.pins().pin();
         drop(state);
-        let written = copy(payload, &placement);
+        let written = match payload {
+            Payload::Memory(..) => self
+                .to
+                .mailbox
+                .accessing(packet.from, || copy(payload, &placement)),
+            _ => copy(payload, &placement),
+        };
         drop(pinned);
         // The sender is notified before the receiver's program. So the sender's completion precedes any reply from that program.
         // On hardware, a reply takes longer, too, and perftest relies on this order. Nothing that follows can fail.
@@ -281,8 +321,8 @@ fn copy<M: Memory>(payload: &Payload<M>, placement: &Placement<M>) -> Written {
     Ok(written)
 }
 
-/// Reads the payload of a part of a message, for another program behind `port`. Returns `None` if the payload is unavailable. If
-/// a command occupies the sender, the port is woken when the command ends.
+/// Reads the payload of a part of a message. Returns `None` if the payload is unavailable. If a command occupies the sender,
+/// `port` is woken when the command ends.
 pub(crate) fn read<G: Guest>(
     now: Duration,
     sender: &Endpoint<G>,
@@ -291,29 +331,53 @@ pub(crate) fn read<G: Guest>(
 ) -> Result<Option<(Header, Vec<u8>)>, Occupied> {
     for _ in 0..TRIES {
         let located = sender.lock_for(port).ok_or(Occupied)?.locate(now, data);
-        let Some(located) = located else {
+        let Some(Located { header, payload }) = located else {
             return Ok(None);
         };
-        match located.payload {
-            Payload::Nothing => return Ok(Some((located.header, Vec::new()))),
-            Payload::Inline(bytes) => return Ok(Some((located.header, bytes.into()))),
-            Payload::Memory(memory, unpinned) => {
-                if let Some(pinned) = unpinned.pin() {
-                    // CAST: 32 bits fit.
-                    let mut bytes = vec![0; data.length as usize];
-                    if memory.read(&mut bytes).is_ok() {
-                        return Ok(Some((located.header, bytes)));
-                    }
-                    drop(pinned);
-                    if let Some(mut state) = sender.lock_now() {
-                        state.fail(now, data, CompStatus::LocalInvalidLkey);
-                    }
-                    return Ok(None);
+        match payload.read(data.length) {
+            Ok(bytes) => return Ok(Some((header, bytes))),
+            Err(Unplaced::Busy) => {}
+            Err(_) => {
+                if let Some(mut state) = sender.lock_now() {
+                    state.fail(now, data, CompStatus::LocalInvalidLkey);
                 }
+                return Ok(None);
             }
         }
     }
     Ok(None)
+}
+
+/// Reads the payload of a packet, in the turn of its sender, and passes the packet on to the receiver.
+pub(crate) fn pass<G: Guest>(
+    wire: &Wire,
+    now: Duration,
+    sender: &Endpoint<G>,
+    packet: Packet,
+    woken: &mut Woken,
+) -> Delivered {
+    let Body::Data(data, _) = packet.body else {
+        return Delivered::Done;
+    };
+    match read(now, sender, sender.port, &data) {
+        Ok(Some((header, payload))) => {
+            // A packet without a permit counts as lost.
+            let permit = sender.passed.take(payload.len() + OVERHEAD);
+            if let Some(permit) = permit {
+                let carried = Carried {
+                    header,
+                    payload,
+                    permit,
+                    remembered: sender.remembered.clone(),
+                };
+                let body = Body::Data(data, Origin::Program(Box::new(carried)));
+                wire.arrive(Packet { body, ..packet }, woken);
+            }
+            Delivered::Done
+        }
+        Ok(None) => Delivered::Done,
+        Err(Occupied) => Delivered::Later(packet),
+    }
 }
 
 /// A command occupies an endpoint.

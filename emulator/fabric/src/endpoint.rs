@@ -42,6 +42,12 @@ const SWEEP: Duration = Duration::from_secs(1);
 /// buffers.
 const DATAGRAM_BYTES: usize = 8 << 20;
 
+/// Limit on payload of slow memory that was read but not delivered, in bytes. Further packets with such payload are dropped.
+const PASSED_BYTES: usize = 8 << 20;
+
+/// Interval of attempts to lock an endpoint whose guest's memory is slow.
+pub(crate) const RETRY: Duration = Duration::from_millis(10);
+
 /// A device, its guest, and its state of the transport.
 #[derive(Debug)]
 pub(crate) struct Endpoint<G: Guest> {
@@ -51,7 +57,9 @@ pub(crate) struct Endpoint<G: Guest> {
     /// Quota for the state that receivers keep of its connections.
     pub(crate) remembered: Quota,
     /// Payload that was copied, but not yet processed by the endpoint.
-    pub(crate) unfinished: Mutex<Option<Copied<G::Memory>>>,
+    pub(crate) unfinished: Mutex<Vec<Copied<G::Memory>>>,
+    /// Quota for payload of slow memory.
+    pub(crate) passed: Quota,
     users: Mutex<Users>,
     state: Mutex<State<G>>,
 }
@@ -96,6 +104,7 @@ impl<G: Guest> Endpoint<G> {
             mailbox,
             remembered: Quota::new(REMEMBERED),
             unfinished: Mutex::default(),
+            passed: Quota::new(PASSED_BYTES),
             users: Mutex::default(),
             state: Mutex::new(State {
                 port,
@@ -134,7 +143,8 @@ impl<G: Guest> Endpoint<G> {
     }
 
     /// Locks the endpoint briefly, during the turn of a port. Returns `None` if a command occupies the endpoint. The turn must
-    /// then end, and the port is woken when the command ends.
+    /// then end, and the port is woken when the command ends. Also returns `None` if a thread that is stuck in slow memory has
+    /// the lock.
     pub(crate) fn lock_for(&self, port: PortId) -> Option<MutexGuard<'_, State<G>>> {
         if let Some(state) = self.state.try_lock() {
             return Some(state);
@@ -147,9 +157,10 @@ impl<G: Guest> Endpoint<G> {
                     return None;
                 }
             }
-            // All other threads hold the lock only briefly.
-            if let Some(state) = self.state.try_lock_for(MOMENT) {
-                return Some(state);
+            // All other threads hold the lock only briefly, unless the memory of the guest is slow.
+            let state = self.state.try_lock_for(MOMENT);
+            if state.is_some() || self.mailbox.is_slow() {
+                return state;
             }
         }
     }

@@ -2,35 +2,36 @@
 
 //! Devices with the network between them.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+mod turns;
+
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use efa_model::Device;
 use parking_lot::{Mutex, RwLock};
 
 use crate::{
     Frame, PathCounters, Settings, Tap,
-    delivery::{self, Delivered, Occupied, Transfer},
     endpoint::Endpoint,
-    inbox::Popped,
     links::{JoinError, Link, LinkId, Links, Newcomer, Peer, Session},
     memory::Guest,
     network::Network,
-    packet::{Address, Body, Carried, FrameBody, Origin, Packet, PortId, Subject},
-    schedule::Woken,
+    packet::{Address, Body, Carried, FrameBody, OVERHEAD, Origin, Packet, PortId, Subject},
+    schedule::{Run, Woken},
     wire::Wire,
 };
 
 /// Number of packets that a port moves per turn.
 const TURN: u32 = 32;
 
-/// Bytes of payload that count as one packet against the budget.
-const PACKET: u32 = 8928;
-
 /// Maximum payload of a packet from another program, in bytes: the largest MTU of any device.
 const MAX_PAYLOAD: usize = 8928;
-
-/// Bytes that a packet from another program is charged in addition to its payload.
-const OVERHEAD: usize = 256;
 
 /// Endpoints and links, with the network between them.
 ///
@@ -38,12 +39,21 @@ const OVERHEAD: usize = 256;
 /// simulation can run faster than any real network. Each endpoint has its own lock, and no thread holds two of them. Threads that
 /// move packets hold it only briefly. A command may hold it for long. Threads that move packets do not wait for the command, and
 /// do the rest after it.
+///
+/// An access to the memory of a guest may take as long as the guest likes. [`relieve`](Self::relieve) takes other guests' ports
+/// away from the thread. From then on, for a minute, the memory is only accessed in turns of the guest's own port.
 #[derive(Debug)]
 pub struct Fabric<G: Guest> {
     wire: Wire,
     ports: RwLock<Vec<Port<G>>>,
     links: Mutex<Links>,
+    /// Number of threads that have come back after they had got a substitute.
+    returned: AtomicUsize,
 }
+
+/// The runs of ports that were in progress at the last call of [`Fabric::relieve`].
+#[derive(Debug, Default)]
+pub struct Runs(Vec<Option<Run>>);
 
 /// Endpoint or remote device at a port of the network.
 #[derive(Debug)]
@@ -68,6 +78,7 @@ impl<G: Guest> Fabric<G> {
             wire: Wire::new(Network::new(settings, seed)),
             ports: RwLock::default(),
             links: Mutex::default(),
+            returned: AtomicUsize::new(0),
         }
     }
 
@@ -171,7 +182,21 @@ impl<G: Guest> Fabric<G> {
         work(&mut endpoint.lock().guest)
     }
 
-    /// Wakes a port and the ports that have waited for it. Then runs the woken ports, for about `budget` packets.
+    /// Returns the number of threads that have run a port since the last call. Each needs a substitute until it
+    /// [returns](Self::has_returned).
+    pub fn relieve(&self, seen: &mut Runs) -> usize {
+        self.wire.relieve(&mut seen.0)
+    }
+
+    /// Whether a thread that has a substitute has returned. This counts each only once.
+    pub fn has_returned(&self) -> bool {
+        let less = |count: usize| count.checked_sub(1);
+        let (relaxed, returned) = (Ordering::Relaxed, &self.returned);
+        returned.fetch_update(relaxed, relaxed, less).is_ok()
+    }
+
+    /// Wakes a port and the ports that have waited for it. Then runs the woken ports, for about `budget` packets. The caller may
+    /// be a thread that other ports do not wait for, so it leaves those whose memory may be slow.
     fn prompt(&self, port: PortId, waiting: BTreeSet<PortId>, now: Duration, budget: u32) {
         let mut woken = Woken::new();
         self.wire.wake(port, &mut woken);
@@ -182,13 +207,22 @@ impl<G: Guest> Fabric<G> {
             // Another thread has the port in its list, and may have been preempted.
             woken.push_back(port);
         }
+        let is_ideal = self.wire.network.settings().is_ideal();
+        let mut own = Some(port).filter(|_| !is_ideal);
         let mut left = budget;
+        let mut others = Woken::new();
         while left > 0 {
-            let Some(port) = woken.pop_front() else {
+            let Some(next) = woken.pop_front() else {
                 break;
             };
-            left = left.saturating_sub(self.serve(port, now, left.min(TURN), &mut woken));
+            let may_wait = !is_ideal && own.take_if(|own| *own == next).is_none();
+            if may_wait || self.wire.is_slow(next) {
+                others.push_back(next);
+                continue;
+            }
+            left = left.saturating_sub(self.serve(next, now, left.min(TURN), is_ideal, &mut woken));
         }
+        woken.append(&mut others);
         self.wire.schedule.leave(&mut woken);
     }
 
@@ -213,7 +247,7 @@ impl<G: Guest> Fabric<G> {
                 }
                 break;
             };
-            left = left.saturating_sub(self.serve(port, now, left.min(TURN), &mut woken));
+            left = left.saturating_sub(self.serve(port, now, left.min(TURN), true, &mut woken));
         }
         self.wire.schedule.leave(&mut woken);
         self.next_due(now)
@@ -228,158 +262,8 @@ impl<G: Guest> Fabric<G> {
         own.into_iter().flatten().min()
     }
 
-    /// Runs a woken port; returns the number of packets that it has moved, or 1 if none.
-    fn serve(&self, port: PortId, now: Duration, budget: u32, woken: &mut Woken) -> u32 {
-        let (used, again) = match self.port(port) {
-            None => return 1,
-            Some(Port::Endpoint(endpoint)) => {
-                if !endpoint.mailbox.turn.begin() {
-                    return 1;
-                }
-                let (used, more) = self.serve_endpoint(&endpoint, now, budget, woken);
-                (used, endpoint.mailbox.turn.end(more))
-            }
-            Some(Port::Peer(peer)) => {
-                if !peer.mailbox.turn.begin() {
-                    return 1;
-                }
-                let (used, more) = self.serve_peer(&peer, now, budget);
-                (used, peer.mailbox.turn.end(more))
-            }
-        };
-        if again {
-            woken.push_back(port);
-        }
-        used.max(1)
-    }
-
-    fn serve_endpoint(
-        &self,
-        endpoint: &Endpoint<G>,
-        now: Duration,
-        budget: u32,
-        woken: &mut Woken,
-    ) -> (u32, bool) {
-        // If a command occupies the endpoint, this turn ends early. The port is woken when the command ends.
-        let mut received = 0;
-        let unfinished = endpoint.unfinished.lock().take();
-        if let Some(copied) = unfinished {
-            let sender = self.endpoint(copied.packet.from);
-            let transfer = Transfer {
-                wire: &self.wire,
-                now,
-                to: endpoint,
-                sender: sender.as_deref(),
-            };
-            match transfer.finish(copied, woken) {
-                Delivered::Done => received += 1,
-                Delivered::Later(packet) => endpoint.mailbox.put_back(packet),
-                Delivered::Unfinished => return (0, false),
-            }
-        }
-        endpoint.mailbox.resume();
-        while received < budget {
-            let Some(popped) = endpoint.mailbox.pop() else {
-                break;
-            };
-            let packets = match &popped.packet.body {
-                Body::Data(data, Origin::Device(_)) => data.length / PACKET + 1,
-                _ => 1,
-            };
-            match self.deliver(endpoint, now, popped, woken) {
-                Delivered::Done => received += packets,
-                Delivered::Later(packet) => endpoint.mailbox.put_back(packet),
-                Delivered::Unfinished => return (received, false),
-            }
-        }
-        let Some(mut state) = endpoint.lock_for(endpoint.port) else {
-            return (received, false);
-        };
-        let (sent, more) = state.work(now, &self.wire, budget, woken);
-        drop(state);
-        (received + sent, more || !endpoint.mailbox.is_empty())
-    }
-
-    /// Delivers a packet to an endpoint.
-    fn deliver(
-        &self,
-        to: &Endpoint<G>,
-        now: Duration,
-        popped: Popped,
-        woken: &mut Woken,
-    ) -> Delivered {
-        let wire = &self.wire;
-        let Popped { packet, again } = popped;
-        if !again {
-            wire.show(&packet, false, None);
-        }
-        match &packet.body {
-            Body::Ack(ack, _) => match to.lock_for(to.port) {
-                Some(mut state) => state.acknowledge(now, packet.from, ack),
-                None => return Delivered::Later(packet),
-            },
-            Body::Datagram(datagram, _) => {
-                // CAST: it is no longer than an MTU.
-                let flip = wire.network.flips(datagram.payload.len() as u32);
-                match to.lock_for(to.port) {
-                    Some(mut state) => state.receive_datagram(datagram, flip),
-                    None => return Delivered::Later(packet),
-                }
-            }
-            Body::Data(..) => {
-                let sender = self.endpoint(packet.from);
-                let transfer = Transfer {
-                    wire,
-                    now,
-                    to,
-                    sender: sender.as_deref(),
-                };
-                return transfer.deliver(packet, woken);
-            }
-        }
-        Delivered::Done
-    }
-
-    /// Passes packets to another program.
-    fn serve_peer(&self, peer: &Peer, now: Duration, budget: u32) -> (u32, bool) {
-        let mut moved = 0;
-        peer.mailbox.resume();
-        while moved < budget {
-            let Some(Popped { packet, .. }) = peer.mailbox.pop() else {
-                return (moved, false);
-            };
-            moved += 1;
-            let Some(sender) = self.endpoint(packet.from) else {
-                continue;
-            };
-            let body = match packet.body {
-                Body::Data(data, _) => match delivery::read(now, &sender, peer.port, &data) {
-                    Ok(Some((header, payload))) => FrameBody::Data {
-                        data,
-                        header,
-                        payload,
-                    },
-                    Ok(None) => continue,
-                    Err(Occupied) => {
-                        peer.mailbox.put_back(packet);
-                        continue;
-                    }
-                },
-                Body::Ack(ack, _) => FrameBody::Ack(ack),
-                Body::Datagram(datagram, _) => FrameBody::Datagram(datagram),
-            };
-            peer.send(Frame {
-                from: sender.address,
-                to: peer.address,
-                path: packet.path,
-                body,
-            });
-        }
-        (moved, true)
-    }
-
-    /// Returns the session to offer to another program, with these devices, before it joins. It has to offer one, too. If both have
-    /// kept the state of a lost link, the link is restored.
+    /// Returns the session to offer to another program, with these devices, before it joins. It has to offer one, too. If both
+    /// have kept the state of a lost link, the link is restored.
     pub fn session(&self, program: u64, addresses: &[Address]) -> Session {
         self.links.lock().session(program, addresses)
     }

@@ -42,7 +42,7 @@ mod srd;
 mod wire;
 
 pub use capture::{Record, RecordKind, Tap};
-pub use fabric::Fabric;
+pub use fabric::{Fabric, Runs};
 pub use links::{JoinError, Link, LinkId, Newcomer, Session};
 pub use memory::{Access, CopyError, Guest, Memory, Pins};
 pub use network::{Load, Network, NoPath, PathCounters, Sent};

@@ -3,8 +3,8 @@
 //! Memory of guests, and copies in progress from and to it.
 //!
 //! Copies run without any lock, but their memory is pinned. It is pinned under the lock of its endpoint, or later if nothing has
-//! waited for copies since. Code that revokes memory holds this lock and waits until nothing is pinned. The wait is short,
-//! because no thread blocks while it has memory pinned.
+//! waited for copies since. Code that revokes memory holds this lock and waits until nothing is pinned. It waits only for the
+//! memory of its own guest, as no other guest's is accessed meanwhile, but for long packets on an ideal network.
 
 use std::{fmt::Debug, sync::Arc};
 
@@ -95,7 +95,7 @@ struct State {
     pinned: usize,
 }
 
-/// Pin that keeps memory in place. Its holder must not block.
+/// Pin that keeps memory in place. Its holder must not block, except in accesses to this memory.
 #[derive(Debug)]
 pub(crate) struct Pinned(Arc<Pins>);
 

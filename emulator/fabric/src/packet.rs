@@ -79,15 +79,18 @@ pub(crate) struct Data {
     pub(crate) silence_s: u16,
 }
 
-/// Further contents of a packet from another program.
+/// Bytes that a packet with its payload is charged in addition to the payload.
+pub(crate) const OVERHEAD: usize = 256;
+
+/// Further contents of a packet with its payload: from another program, or from a device with slow memory.
 #[derive(Debug)]
 pub(crate) struct Carried {
     pub(crate) header: Header,
     pub(crate) payload: Vec<u8>,
-    /// Permit of the quota for that program's packets.
+    /// Permit of the quota for the sender's packets.
     #[allow(dead_code, reason = "its drop returns the quota")]
     pub(crate) permit: Permit,
-    /// Quota for the state that receivers keep of that program's connections.
+    /// Quota for the state that receivers keep of the sender's connections.
     pub(crate) remembered: Quota,
 }
 

@@ -7,7 +7,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
-    sync::atomic::{AtomicU8, Ordering},
+    sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
@@ -18,51 +18,86 @@ use crate::packet::PortId;
 /// Woken ports that the current thread runs next.
 pub(crate) type Woken = VecDeque<PortId>;
 
-/// Scheduling state of a port.
+/// Scheduling state of a port, in the lowest bits, and above them the number of its current or last run.
+///
+/// A run may be taken away from a thread that is stuck in it. It ends then, and the thread must not run the port any further. Or
+/// the thread is late: it keeps the port, but has a substitute.
 #[derive(Debug, Default)]
-pub(crate) struct Turn(AtomicU8);
+pub(crate) struct Turn(AtomicU64);
 
-const ASLEEP: u8 = 0;
+const STATE: u64 = 7;
+const ASLEEP: u64 = 0;
 /// The port is in a list, to be run.
-const QUEUED: u8 = 1;
-const RUNNING: u8 = 2;
+const QUEUED: u64 = 1;
+const RUNNING: u64 = 2;
 /// The port is running, and has to run again.
-const WOKEN: u8 = 3;
+const WOKEN: u64 = 3;
+/// Added while the port is running: its thread is late.
+const LATE: u64 = 4;
+
+/// The number of a run of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Run(u64);
 
 impl Turn {
     /// Wakes the port; returns whether the caller must run or queue it.
     pub(crate) fn wake(&self) -> bool {
-        let woken = self
-            .0
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |turn| match turn {
-                ASLEEP => Some(QUEUED),
-                RUNNING => Some(WOKEN),
-                _ => None,
-            });
-        woken == Ok(ASLEEP)
+        let woken = self.change(|turn| match turn & WOKEN {
+            ASLEEP => Some(turn | QUEUED),
+            RUNNING => Some(turn | WOKEN),
+            _ => None,
+        });
+        woken.is_some_and(|turn| turn & STATE == ASLEEP)
     }
 
-    /// Marks a queued port as running. Returns `false` if another thread has already done this.
-    pub(crate) fn begin(&self) -> bool {
-        let begun = self
-            .0
-            .compare_exchange(QUEUED, RUNNING, Ordering::AcqRel, Ordering::Acquire);
-        begun.is_ok()
+    /// Marks a queued port as running. Returns `None` if another thread has already done this.
+    pub(crate) fn begin(&self) -> Option<Run> {
+        let next = |turn: u64| (turn & !STATE).wrapping_add(STATE + 1);
+        let queued = self.change(|turn| (turn & STATE == QUEUED).then(|| next(turn) | RUNNING))?;
+        Some(Run(next(queued)))
     }
 
-    /// Ends a run of the port; `more` is whether it has more work. Returns whether the caller must queue it.
-    pub(crate) fn end(&self, more: bool) -> bool {
-        if !more {
-            let asleep =
-                self.0
-                    .compare_exchange(RUNNING, ASLEEP, Ordering::AcqRel, Ordering::Acquire);
-            if asleep.is_ok() {
-                return false;
-            }
+    /// Returns the run that is in progress.
+    pub(crate) fn run(&self) -> Option<Run> {
+        let turn = self.0.load(Ordering::Acquire);
+        (turn & RUNNING != 0).then_some(Run(turn & !STATE))
+    }
+
+    /// Ends a run of the port; `more` is whether it has more work. Returns whether the caller must queue it, and whether the
+    /// thread was late or the run was taken away.
+    pub(crate) fn end(&self, run: Run, more: bool) -> (bool, bool) {
+        let asleep = |turn: u64| !more && turn & WOKEN == RUNNING;
+        let next = |turn| if asleep(turn) { ASLEEP } else { QUEUED };
+        match self.change(|turn| is(turn, run).then(|| run.0 | next(turn))) {
+            Some(turn) => (!asleep(turn), turn & LATE != 0),
+            None => (false, true),
         }
-        self.0.store(QUEUED, Ordering::Release);
-        true
     }
+
+    /// Takes a run away from its thread. Returns whether the caller must queue the port.
+    pub(crate) fn take(&self, run: Run) -> bool {
+        self.change(|turn| (is(turn, run) && turn & LATE == 0).then_some(run.0 | QUEUED))
+            .is_some()
+    }
+
+    /// Marks the thread of a run as late. Returns false if it is late already, or if the run has ended.
+    pub(crate) fn mark_late(&self, run: Run) -> bool {
+        self.change(|turn| (is(turn, run) && turn & LATE == 0).then_some(turn | LATE))
+            .is_some()
+    }
+
+    /// Changes the state; returns the former one, unless it stays.
+    fn change(&self, change: impl FnMut(u64) -> Option<u64>) -> Option<u64> {
+        let changed = self
+            .0
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
+        changed.ok()
+    }
+}
+
+/// Whether a run is in progress.
+fn is(turn: u64, run: Run) -> bool {
+    turn & RUNNING != 0 && turn & !STATE == run.0
 }
 
 /// Ports that any thread may run, and the times of later work.
@@ -138,11 +173,11 @@ mod tests {
         let turn = Turn::default();
         assert!(turn.wake());
         assert!(!turn.wake());
-        assert!(turn.begin());
+        let run = turn.begin().unwrap();
         // Another thread has the port in its list, too.
-        assert!(!turn.begin());
-        assert!(!turn.end(false));
-        assert!(!turn.begin());
+        assert_eq!(turn.begin(), None);
+        assert_eq!(turn.end(run, false), (false, false));
+        assert_eq!(turn.begin(), None);
         assert!(turn.wake());
     }
 
@@ -150,14 +185,33 @@ mod tests {
     fn a_port_that_is_woken_while_it_runs_runs_again() {
         let turn = Turn::default();
         assert!(turn.wake());
-        assert!(turn.begin());
+        let run = turn.begin().unwrap();
         assert!(!turn.wake());
-        assert!(turn.end(false));
+        assert_eq!(turn.end(run, false), (true, false));
         assert!(!turn.wake());
-        assert!(turn.begin());
-        assert!(turn.end(true));
-        assert!(turn.begin());
-        assert!(!turn.end(false));
+        let run = turn.begin().unwrap();
+        assert_eq!(turn.end(run, true), (true, false));
+        let run = turn.begin().unwrap();
+        assert_eq!(turn.end(run, false), (false, false));
+    }
+
+    #[test]
+    fn a_run_is_taken_from_a_thread_that_is_stuck() {
+        let turn = Turn::default();
+        assert!(turn.wake());
+        let stuck = turn.begin().unwrap();
+        assert_eq!(turn.run(), Some(stuck));
+        assert!(turn.take(stuck));
+        assert_eq!((turn.run(), turn.take(stuck)), (None, false));
+        let next = turn.begin().unwrap();
+        assert_eq!(turn.end(stuck, true), (false, true));
+        assert_eq!(turn.run(), Some(next));
+        // A thread that is late keeps the port.
+        assert!(turn.mark_late(next));
+        assert!(!turn.mark_late(next) && !turn.take(next) && !turn.wake());
+        assert_eq!(turn.run(), Some(next));
+        assert_eq!(turn.end(next, false), (true, true));
+        assert_eq!((turn.run(), turn.mark_late(next)), (None, false));
     }
 
     #[test]

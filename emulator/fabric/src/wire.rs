@@ -4,9 +4,10 @@
 
 use std::{
     collections::HashMap,
+    mem,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU32, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -18,13 +19,23 @@ use crate::{
     inbox::{Inbox, Popped},
     network::{Load, Network, NoPath},
     packet::{Address, Body, Origin, Packet, PortId},
-    schedule::{Schedule, Turn, Woken},
+    schedule::{Run, Schedule, Turn, Woken},
 };
 
+/// Number of calls of [`Wire::relieve`] for which a port counts as slow.
+const SLOW: u32 = 6000;
+
+/// Value of [`Mailbox::accessed`] while the port accesses only the memory of its own guest.
+const NOBODY: usize = usize::MAX;
+
 /// Queue of packets that arrived at a port, and the port's turn to run.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Mailbox {
     pub(crate) turn: Turn,
+    /// The port whose guest's memory this port accesses.
+    accessed: AtomicUsize,
+    /// Remaining calls of [`Wire::relieve`] for which accesses to the memory of the port's guest count as slow.
+    slow: AtomicU32,
     /// Whether the port belongs to a device of another program.
     is_remote: bool,
     inbox: Mutex<Inbox>,
@@ -53,6 +64,19 @@ struct Entry {
 }
 
 impl Mailbox {
+    /// Whether a thread was stuck in an access to the memory of the port's guest lately. Then only the port itself may access it.
+    pub(crate) fn is_slow(&self) -> bool {
+        self.slow.load(Ordering::Relaxed) > 0
+    }
+
+    /// Records that the port accesses memory of another port's guest while `work` runs.
+    pub(crate) fn accessing<R>(&self, port: PortId, work: impl FnOnce() -> R) -> R {
+        self.accessed.store(port.0, Ordering::Relaxed);
+        let result = work();
+        self.accessed.store(NOBODY, Ordering::Relaxed);
+        result
+    }
+
     /// Takes the next packet.
     pub(crate) fn pop(&self) -> Option<Popped> {
         self.inbox.lock().pop()
@@ -133,8 +157,11 @@ impl Wire {
     /// Adds a port with the next number.
     pub(crate) fn add_port(&self, is_remote: bool) -> (PortId, Arc<Mailbox>) {
         let mailbox = Arc::new(Mailbox {
+            turn: Turn::default(),
+            accessed: AtomicUsize::new(NOBODY),
+            slow: AtomicU32::new(0),
             is_remote,
-            ..Mailbox::default()
+            inbox: Mutex::default(),
         });
         let mut mailboxes = self.mailboxes.write();
         mailboxes.push(Arc::clone(&mailbox));
@@ -213,7 +240,11 @@ impl Wire {
 
     /// Queues a packet at its port, and wakes the port. If the queue is full, the packet is dropped.
     pub(crate) fn arrive(&self, packet: Packet, woken: &mut Woken) {
-        let port = packet.to;
+        self.arrive_at(packet.to, packet, woken);
+    }
+
+    /// As [`Self::arrive`], at another port.
+    pub(crate) fn arrive_at(&self, port: PortId, packet: Packet, woken: &mut Woken) {
         let mailbox = self.mailboxes.read().get(port.0).cloned();
         let Some(mailbox) = mailbox else {
             return;
@@ -238,6 +269,45 @@ impl Wire {
         mailboxes
             .get(port.0)
             .is_some_and(|mailbox| mailbox.is_remote)
+    }
+
+    /// Whether a packet has its payload in slow memory of another port's guest. That port has to read it.
+    pub(crate) fn is_unread(&self, packet: &Packet) -> bool {
+        let Packet { from, to, body, .. } = packet;
+        matches!(body, Body::Data(_, Origin::Device(_))) && from != to && self.is_slow(*from)
+    }
+
+    /// See [`Mailbox::is_slow`].
+    pub(crate) fn is_slow(&self, port: PortId) -> bool {
+        let mailboxes = self.mailboxes.read();
+        mailboxes.get(port.0).is_some_and(|port| port.is_slow())
+    }
+
+    /// Returns the number of threads that have run a port since the last call and have no substitute. The memory that they access
+    /// counts as slow then. A port that accesses memory of another one's guest is taken away from its thread. `seen` has the runs
+    /// of the last call.
+    pub(crate) fn relieve(&self, seen: &mut Vec<Option<Run>>) -> usize {
+        let mailboxes = self.mailboxes.read();
+        seen.resize(mailboxes.len(), None);
+        let mut stuck = 0;
+        for ((port, mailbox), seen) in mailboxes.iter().enumerate().zip(seen) {
+            let less = |slow: u32| slow.checked_sub(1);
+            let (relaxed, slow) = (Ordering::Relaxed, &mailbox.slow);
+            let _ = slow.fetch_update(relaxed, relaxed, less);
+            let before = mem::replace(seen, mailbox.turn.run());
+            let Some(run) = before.filter(|_| before == *seen) else {
+                continue;
+            };
+            let other = Some(mailbox.accessed.load(relaxed)).filter(|other| *other != port);
+            let other = other.and_then(|other| mailboxes.get(other));
+            other.unwrap_or(mailbox).slow.store(SLOW, relaxed);
+            let is_taken = other.is_some() && mailbox.turn.take(run);
+            if is_taken {
+                self.schedule.leave(&mut Woken::from([PortId(port)]));
+            }
+            stuck += usize::from(is_taken || mailbox.turn.mark_late(run));
+        }
+        stuck
     }
 
     /// Wakes a port.

@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Threads that move packets do not wait for a command that occupies a device, and serve the device after it.
+//! Threads that move packets do not wait for a command that occupies a device, and serve the device after it. Devices do not wait
+//! for the memory of another guest.
 
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc,
     },
     thread,
     time::Duration,
 };
 
-use efa_fabric::{PortId, Settings};
+use efa_fabric::{Fabric, PortId, Runs, Settings};
 use efa_hw::{admin::qp::QpType, io::CompStatus};
-use efa_model::Profile;
+use efa_model::{Host, Profile};
 use efa_testing::{
-    net::{Net, Qp, Region, Send, pattern},
-    wait::{patience, wait_for},
+    net::{Computer, Net, Qp, Region, Send, pattern},
+    wait::{patience, wait_for, wait_until},
 };
 
 /// Budget of packets that no test exhausts.
@@ -294,5 +295,85 @@ struct Stopped<'a>(&'a AtomicBool);
 impl Drop for Stopped<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Threads that move packets, with a substitute for each that is stuck.
+struct Threads {
+    fabric: Arc<Fabric<Computer>>,
+    now: Duration,
+    /// Number of calls of `run`, each of which takes a microsecond.
+    calls: AtomicU64,
+    stop: AtomicBool,
+}
+
+impl Threads {
+    fn start(net: &Net) -> Arc<Self> {
+        let threads = Arc::new(Self {
+            fabric: Arc::clone(&net.fabric),
+            now: net.now,
+            calls: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+        });
+        let watching = Arc::clone(&threads);
+        thread::spawn(move || watching.watch());
+        threads
+    }
+
+    fn watch(self: Arc<Self>) {
+        let mut seen = Runs::default();
+        let mut missing = 1;
+        while !self.stop.load(Ordering::Relaxed) {
+            for _ in 0..missing {
+                let working = Arc::clone(&self);
+                thread::spawn(move || working.work());
+            }
+            thread::sleep(Duration::from_millis(1));
+            missing = self.fabric.relieve(&mut seen);
+        }
+    }
+
+    fn work(&self) {
+        while !self.stop.load(Ordering::Relaxed) && !self.fabric.has_returned() {
+            let time = Duration::from_micros(self.calls.fetch_add(1, Ordering::Relaxed));
+            self.fabric.run(self.now + time, 128);
+            thread::yield_now();
+        }
+    }
+}
+
+/// A guest can make accesses to its memory take as long as it likes.
+#[test]
+fn devices_do_not_wait_for_the_memory_of_another_guest() {
+    let settings = Settings {
+        delay_us: 10.0,
+        silence_s: 3600.0,
+        ..Settings::default()
+    };
+    for (what, slow) in ALL.iter().flat_map(|what| [(*what, 0), (*what, 1)]) {
+        let mut net = Net::new(&[Profile::Efa3; 3], settings.clone());
+        let victim = 1 - slow;
+        let mut one = Pair::new(&mut net, [0, 1], what);
+        let mut other = Pair::new(&mut net, [2, victim], what);
+        one.post(&mut net, what);
+        other.post(&mut net, what);
+        let memory = net
+            .fabric
+            .with_guest(PortId(slow), |computer| Arc::clone(&computer.stuck));
+        let stuck = memory.write().unwrap();
+        let threads = Threads::start(&net);
+        let stopped = Stopped(&threads.stop);
+        wait_until("end beside slow memory", || other.has_ended(&mut net, what));
+        // A command that revokes memory waits for copies.
+        let (fabric, now) = (Arc::clone(&net.fabric), net.now);
+        let (ends, ended) = mpsc::channel();
+        thread::spawn(move || {
+            fabric.with(PortId(victim), now, 0, |_, host| host.quiesce());
+            ends.send(())
+        });
+        ended.recv_timeout(patience()).expect("a command ends");
+        drop(stuck);
+        wait_until("end", || one.has_ended(&mut net, what));
+        drop(stopped);
     }
 }

@@ -8,11 +8,13 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    thread,
     time::{Duration, Instant},
 };
 
 use efa_fabric::{
-    Fabric, Frame, JoinError, Link, LinkId, Newcomer, PathCounters, PortId, Session, Settings, Tap,
+    Fabric, Frame, JoinError, Link, LinkId, Newcomer, PathCounters, PortId, Runs, Session,
+    Settings, Tap,
 };
 use efa_model::Device;
 use parking_lot::{Condvar, Mutex};
@@ -24,6 +26,9 @@ const PROMPT: u32 = 16;
 
 /// Number of packets that a thread moves before it reads the clock again.
 const BATCH: u32 = 128;
+
+/// Interval at which ports are taken away from threads that are stuck. It bounds the time for which a guest keeps others waiting.
+const WATCH: Duration = Duration::from_millis(10);
 
 /// The value of `sleep_until` while no thread sleeps.
 const AWAKE: u64 = u64::MAX;
@@ -151,10 +156,10 @@ impl Runtime {
         self.fabric.leave(self.now(), link);
     }
 
-    /// Accepts a packet from another program.
+    /// Accepts a packet from another program, whose further packets do not wait for the memory of a guest.
     pub fn accept(&self, link: LinkId, frame: Frame) {
         let now = self.now();
-        self.fabric.accept(now, link, frame, PROMPT);
+        self.fabric.accept(now, link, frame, 0);
         self.call(now);
     }
 
@@ -168,9 +173,25 @@ impl Runtime {
         }
     }
 
-    /// Does the work that is due, for ever. It needs a thread of its own. Several threads may call it.
-    pub fn work(&self) -> ! {
+    /// Starts substitutes of threads that are stuck in the memory of a guest, for ever. It needs a thread of its own.
+    pub fn watch(self: &Arc<Self>) -> ! {
+        let mut seen = Runs::default();
         loop {
+            thread::sleep(WATCH);
+            for _ in 0..self.fabric.relieve(&mut seen) {
+                let runtime = Arc::clone(self);
+                let thread = thread::Builder::new().name("fabric".into());
+                if let Err(error) = thread.spawn(move || runtime.work()) {
+                    tracing::warn!(%error, "one thread less moves packets");
+                }
+            }
+        }
+    }
+
+    /// Does the work that is due, until another thread has returned that this one substitutes. It needs a thread of its own.
+    /// Several threads may call it.
+    pub fn work(&self) {
+        while !self.fabric.has_returned() {
             let calls = self.sleepers.lock().calls;
             let now = self.now();
             let due = self.fabric.run(now, BATCH);

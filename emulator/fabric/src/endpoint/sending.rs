@@ -8,7 +8,7 @@ use std::time::Duration;
 use efa_hw::{admin::qp::QpType, io::CompStatus};
 use efa_model::{Fetched, Operation, Payload as Gathered, QpId, Request, TransportEvent};
 
-use super::State;
+use super::{State, Unplaced};
 use crate::{
     memory::{Access, Guest, Memory, Unpinned},
     network::{Load, Network},
@@ -54,6 +54,23 @@ pub(crate) enum Payload<M> {
     Inline(Box<[u8]>),
     /// Memory of the sender, which has to be pinned.
     Memory(M, Unpinned),
+}
+
+impl<M: Memory> Payload<M> {
+    /// Reads all of it.
+    pub(crate) fn read(self, length: u32) -> Result<Vec<u8>, Unplaced> {
+        match self {
+            Self::Nothing => Ok(Vec::new()),
+            Self::Inline(bytes) => Ok(bytes.into()),
+            Self::Memory(memory, unpinned) => {
+                let _pinned = unpinned.pin().ok_or(Unplaced::Busy)?;
+                // CAST: 32 bits fit.
+                let mut bytes = vec![0; length as usize];
+                memory.read(&mut bytes).map_err(|_| Unplaced::Lost)?;
+                Ok(bytes)
+            }
+        }
+    }
 }
 
 impl<G: Guest> State<G> {

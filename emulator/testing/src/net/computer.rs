@@ -5,7 +5,7 @@
 use std::{
     ops::Range,
     sync::{
-        Arc,
+        Arc, RwLock,
         atomic::{AtomicU8, Ordering},
     },
 };
@@ -24,6 +24,8 @@ pub struct Computer {
     /// Its memory.
     pub world: World,
     pub(super) pins: Arc<Pins>,
+    /// Locked while accesses to its memory without the device's lock are stuck.
+    pub stuck: Arc<RwLock<()>>,
 }
 
 /// Memory of a host: parts of pages.
@@ -31,6 +33,7 @@ pub struct Computer {
 pub struct Pages {
     parts: Vec<(Arc<Page>, Range<usize>)>,
     address: u64,
+    stuck: Arc<RwLock<()>>,
 }
 
 impl Host for Computer {
@@ -70,6 +73,7 @@ impl Guest for Computer {
         let mut pages = Pages {
             parts: Vec::new(),
             address: segments.first().map_or(0, |segment| segment.address),
+            stuck: Arc::clone(&self.stuck),
         };
         for segment in segments {
             let length = segment.length as usize;
@@ -113,6 +117,7 @@ impl Pages {
 impl Memory for Pages {
     fn read(&self, buffer: &mut [u8]) -> Result<(), DmaError> {
         self.check(buffer.len());
+        let _free = self.stuck.read();
         for (byte, own) in buffer.iter_mut().zip(self.bytes()) {
             *byte = own.load(Ordering::Relaxed);
         }
@@ -121,6 +126,7 @@ impl Memory for Pages {
 
     fn write(&self, data: &[u8]) -> Result<(), DmaError> {
         self.check(data.len());
+        let _free = self.stuck.read();
         for (byte, own) in data.iter().zip(self.bytes()) {
             own.store(*byte, Ordering::Relaxed);
         }
@@ -129,6 +135,7 @@ impl Memory for Pages {
 
     fn copy_to(&self, target: &Self) -> Result<(), CopyError> {
         target.check(self.bytes().count());
+        let _free = [&self.stuck, &target.stuck].map(|stuck| stuck.read());
         for (from, to) in self.bytes().zip(target.bytes()) {
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
         }
