@@ -44,7 +44,7 @@ mod wire;
 pub use capture::{Record, RecordKind, Tap};
 pub use fabric::{Fabric, Runs};
 pub use links::{JoinError, Link, LinkId, Newcomer, Session};
-pub use memory::{Access, CopyError, Guest, Memory, Pins};
+pub use memory::{Access, CopyError, Guest, Memory, Pinned, Pins, Unpinned};
 pub use network::{Load, Network, NoPath, PathCounters, Sent};
 pub use packet::{Address, Frame, LINK_VERSION, PortId};
 pub use quota::{Permit, Quota};

@@ -97,11 +97,11 @@ struct State {
 
 /// Pin that keeps memory in place. Its holder must not block, except in accesses to this memory.
 #[derive(Debug)]
-pub(crate) struct Pinned(Arc<Pins>);
+pub struct Pinned(Arc<Pins>);
 
 /// Right to pin memory later, which ends with the next [`Pins::quiesce`].
 #[derive(Debug)]
-pub(crate) struct Unpinned {
+pub struct Unpinned {
     pins: Arc<Pins>,
     generation: u64,
 }
@@ -121,7 +121,7 @@ impl Pins {
     }
 
     /// Returns the right to pin memory later. The caller must have held the endpoint's lock since it looked up the memory.
-    pub(crate) fn later(self: &Arc<Self>) -> Unpinned {
+    pub fn later(self: &Arc<Self>) -> Unpinned {
         Unpinned {
             generation: self.state.lock().generation,
             pins: Arc::clone(self),
@@ -131,7 +131,7 @@ impl Pins {
 
 impl Unpinned {
     /// Pins the memory, unless it may have been revoked.
-    pub(crate) fn pin(&self) -> Option<Pinned> {
+    pub fn pin(&self) -> Option<Pinned> {
         let mut state = self.pins.state.lock();
         if state.generation != self.generation {
             return None;

@@ -312,7 +312,7 @@ fn write(device: &mut Device, link: &mut Slot, now: Duration, bars: Bars, write:
         data,
     } = write;
     let Some(bar) = bars.at(region) else {
-        if region == VFIO_PCI_CONFIG_REGION_INDEX && link.config.write(offset, data) {
+        if region == VFIO_PCI_CONFIG_REGION_INDEX && link.write_config(offset, data) {
             link.reset(device);
         }
         return;

@@ -251,6 +251,17 @@ impl Slot {
         self.dma.clear();
     }
 
+    /// Writes the configuration space; returns whether this resets the function. On a bus, earlier accesses to memory have ended
+    /// when a write that disables them has.
+    pub(crate) fn write_config(&mut self, offset: u64, data: &[u8]) -> bool {
+        let before = self.config.bus_master();
+        let resets = self.config.write(offset, data);
+        if before && !self.config.bus_master() {
+            self.pins.quiesce();
+        }
+        resets
+    }
+
     /// Resets the function.
     pub(crate) fn reset(&mut self, device: &mut Device) {
         self.trace(&TraceEvent::FunctionReset);
@@ -280,6 +291,38 @@ impl Slot {
             Ok(())
         } else {
             Err(DmaError { address, length })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bar::Bars;
+
+    #[test]
+    fn a_write_that_ends_accesses_to_memory_waits_for_them() {
+        const COMMAND: u64 = 4;
+        const POWER_CONTROL: u64 = 0x44;
+        let bars = Bars {
+            llq: 64 << 20,
+            doorbells: 2 << 20,
+            missing: None,
+        };
+        let config = ConfigSpace::new(0xefa2, 200, bars, 1);
+        let ignore = |_, _: &TraceEvent| {};
+        let mut slot = Slot::new(config, 1, Box::new(ignore), Instant::now());
+        for (offset, value, waits) in [
+            (COMMAND, 4, false),
+            (COMMAND, 6, false),
+            (COMMAND, 2, true),
+            (COMMAND, 0, false),
+            (COMMAND, 4, false),
+            (POWER_CONTROL, 3, true),
+        ] {
+            let copy = slot.pins.later();
+            slot.write_config(offset, &[value, 0]);
+            assert_eq!(copy.pin().is_none(), waits, "{offset:#x}: {value}");
         }
     }
 }
