@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! File descriptors: the limit of the process, and the share of each device.
+//! File descriptors and address space: the limits of the process, and the share of each device.
 //!
 //! A message ends its connection if this process has no room for its descriptors. So the limits of all devices and clients
 //! together must not exceed that of the process. Otherwise, one VMM could disconnect others from their devices.
@@ -15,6 +15,32 @@ const OWN: usize = 32;
 
 /// Minimum number of memory files that a guest needs.
 const FEWEST: usize = 4;
+
+/// Bytes of guests' memory that this process maps at most: half of the address space of x86-64.
+const MAPPED: u64 = 64 << 40;
+
+/// Checks that this process can map all memory that VMMs may share. Without address space, it could allocate no memory either.
+///
+/// # Errors
+///
+/// There may be too much.
+pub(crate) fn check_memory(args: &Args) -> Result<(), String> {
+    let limit = getrlimit(Resource::As).current.unwrap_or(MAPPED);
+    let limit = limit.min(MAPPED);
+    let all = args
+        .devices()
+        .iter()
+        .fold(0, |all: u64, spec| all.saturating_add(spec.memory()));
+    if all <= limit {
+        return Ok(());
+    }
+    Err(format!(
+        "the guests of all devices may share {} GiB, and this process may map {}: \
+         set memory=SIZE of each device to a lower value",
+        all >> 30,
+        limit >> 30
+    ))
+}
 
 /// Raises the limit of this process to the hard limit. Returns the resulting limit.
 pub(crate) fn raise() -> usize {
@@ -93,6 +119,19 @@ mod tests {
         assert!(less < few, "{less}");
         let vectors = ["--instance", "p5.48xlarge,socket=a,msix=1"];
         assert_eq!(files_of(4500, &vectors), Ok(few + 32));
+    }
+
+    #[test]
+    fn devices_share_the_address_space() {
+        let check = |spec: &str| check_memory(&Args::parse_from(["efa-emu", "--instance", spec]));
+        check("p5.48xlarge,socket=a").unwrap();
+        check("p5.48xlarge,socket=a,memory=2048G").unwrap();
+        let why = check("p5.48xlarge,socket=a,memory=4096G").unwrap_err();
+        assert!(
+            why.contains("may share 131072 GiB, and this process may map 65536: set"),
+            "{why}"
+        );
+        check("p5.48xlarge,socket=a,memory=17179869183G").unwrap_err();
     }
 
     #[test]

@@ -167,6 +167,7 @@ fn emulate(args: &Args) -> Result<ExitCode, String> {
     }
     let runtime = Arc::new(Runtime::new(args.fabric.clone(), seed, start));
     let specs = args.devices();
+    descriptors::check_memory(args)?;
     let files = descriptors::files(descriptors::raise(), args)?;
     let (observers, writers) = Observers::new(args, &specs, start)?;
     let emulator = Arc::new(emulator(&specs, &runtime, &observers)?);
@@ -228,9 +229,9 @@ fn emulate(args: &Args) -> Result<ExitCode, String> {
         let runtime = Arc::clone(&runtime);
         spawn(format!("fabric {index}"), move || runtime.work())?;
     }
-    for (index, server) in servers.into_iter().enumerate() {
     let watched = Arc::clone(&runtime);
     spawn("watch".into(), move || watched.watch())?;
+    for (index, server) in servers.into_iter().enumerate() {
         spawn(format!("device {index}"), move || server.run())?;
     }
     if let Some(listener) = metrics {

@@ -44,8 +44,8 @@ const HUGETLBFS: u64 = 0x9584_58f6;
 /// Limit on the files that a VMM may share. Each needs a descriptor of this program. QEMU has one for each memory backend.
 pub const MAX_FILES: usize = 64;
 
-/// Default limit on the bytes of the files that a VMM may share. The address space of this program is 128 TiB, for all VMMs.
-pub const MAX_BYTES: u64 = 4 << 40;
+/// Default limit on the bytes of the files that a VMM may share.
+pub const MAX_BYTES: u64 = 64 << 30;
 
 /// Interval of checks whether a file is still in use.
 const RECHECK_INTERVAL: Duration = Duration::from_millis(1);
