@@ -39,9 +39,9 @@ def run(*command, **options):
     return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, **options)
 
 
-def control(*prefix):
-    """Requests the list of devices; returns the exit status and the reply."""
-    done = run(*prefix, "efa-emu", "ctl", str(FOLDER / "control"), '{"command":"devices"}')
+def control(*prefix, name="control", request='{"command":"devices"}'):
+    """Sends a request, for the list of devices by default; returns the exit status and the reply."""
+    done = run(*prefix, "efa-emu", "ctl", str(FOLDER / name), request)
     return done.returncode, done.stdout
 
 
@@ -89,6 +89,12 @@ def main(package):
     nobody = ("setpriv", "--reuid=65534", "--regid=65534")
     status, text = control(*nobody, "--groups=kvm")
     test("members of the group can use them", not status, text)
+    peek = {"request": '{"command":"peek","device":0,"queue":{"cq":0}}'}
+    private = {"name": "private/control", **peek}
+    open_to_all, of_root, closed = control(**peek), control(**private), control(*nobody, "--groups=kvm", **private)
+    refused = "this control socket is not for debugging"
+    good = refused in open_to_all[1] and not of_root[1].count(refused) and "Permission denied" in closed[1]
+    test("only root can access queues of guests", good, open_to_all, of_root, closed)
     status, text = control(*nobody, "--clear-groups")
     test("other users cannot use them", status and "Permission denied" in text, status, text)
 
