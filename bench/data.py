@@ -163,13 +163,17 @@ def least(one, other):
 
 def summary(figures):
     """The last lines."""
-    efa, rxe, endpoints = figures["efa"], figures["rxe"], figures["endpoints"]
+    efa, rxe, messages = figures["efa"], figures["rxe"], figures["messages"]
+    write, small, page = (messages[name] for name in ("write_1048576", "write_64", "write_4096"))
     return [
         f"rdma write / memcpy: {least(efa['write'], figures['memcpy']):.2f}",
         f"rdma write / rxe: {least(efa['write'], rxe['write']):.1f}",
         f"send rate / write rate: {efa['send'][PAGE] / efa['write'][PAGE]:.2f}",
-        f"4 pairs / 1 pair: {endpoints['four_pairs'] / endpoints['one_pair']:.2f}",
-        f"bystander latency under attack / alone: {endpoints['attacked_us'] / endpoints['alone_us']:.2f}",
+        f"without guests, rdma write / memcpy: {write['one'] / messages['memcpy'][0]:.2f}",
+        f"without guests, rdma write of 4 pairs / memcpy of 2 threads: {write['four'] / messages['memcpy'][1]:.2f}",
+        f"without guests, send rate / write rate: {messages['send_4096']['one'] / page['one']:.2f}",
+        f"without guests, messages of 64 bytes: {small['one']:,.0f} a second, {small['allocations']:.1f} allocations each",
+        f"bystander latency under attack / alone: {messages['attacked_us'] / messages['alone_us']:.2f}",
         f"send latency / rxe: {efa['send latency'][MESSAGE] / rxe['send latency'][MESSAGE]:.2f}",
     ]
 
@@ -192,8 +196,8 @@ def run(driver):
     figures = {"kernel": release(FLAVOUR), "efa": measure("efa", driver)}
     # memcpy is measured right after the EFAs, for the comparison: a host's memory bandwidth varies with the load of its neighbours.
     figures |= {"memcpy": memcpy(figures["efa"]["write"]), "rxe": measure("rxe", driver)}
-    # Bytes per second of 1 and 4 pairs of endpoints, and message latency alone and beside an attacker.
-    figures["endpoints"] = json.loads(printed(result("bench-emulator") / "examples/endpoints"))
+    # The emulator's data path alone, beside the copies of its own memory.
+    figures["messages"] = json.loads(printed(result("bench-emulator") / "examples/messages"))
     report.write("data", json.dumps(figures, indent=1) + "\n", picture(figures))
     print("On an ideal network: nothing is lost, late or limited.\n")
     print("\n".join(tables(figures)), flush=True)

@@ -130,9 +130,9 @@ bench-plugin:
 bench-memcpy:
 	@$(cached) $@ '$(EFA_ROOT)' bench/memcpy.rs -- sh -ec '$(rustc) -o $$OUT/memcpy bench/memcpy.rs'
 bench-emulator: emulator-release
-	@$(cached) $@ '$(EFA_ROOT)' $(crates) -- sh -ec 'for example in fabric/simulation testing/endpoints; do \
+	@$(cached) $@ '$(EFA_ROOT)' $(crates) -- sh -ec 'for example in fabric/simulation vfio/messages; do \
 		$(call target,emulator) build --release --locked --manifest-path emulator/$${example%/*}/Cargo.toml --example $${example#*/}; done; \
-		mkdir $$OUT/examples; cp $(EFA_KEEP)/emulator/release/examples/simulation $(EFA_KEEP)/emulator/release/examples/endpoints \
+		mkdir $$OUT/examples; cp $(EFA_KEEP)/emulator/release/examples/simulation $(EFA_KEEP)/emulator/release/examples/messages \
 		$$OUT/examples; cp $(built)/emulator-release/efa-emu $$OUT'
 bench-driver: bench-plugin emulator $(foreach name,kernel rust c no_kverbs bench_client,$(name)-$(or $(FLAVOUR),cloud-amd64))
 bench-data: bench-emulator bench-memcpy $(or $(DRIVER),rust)-amd64 kernel-amd64

@@ -11,7 +11,7 @@ use crate::{
     endpoint::{
         Copied, Endpoint, Located, Part, Payload, Placement, Received, State, Unplaced, Written,
     },
-    memory::{CopyError, Guest, Memory},
+    memory::Guest,
     network::Load,
     packet::{Ack, Body, Carried, Data, Header, OVERHEAD, Origin, Packet, PortId, Verdict},
     schedule::Woken,
@@ -20,7 +20,7 @@ use crate::{
 
 /// Maximum bytes of payload that are copied by way of this program, so that no guest waits for the memory of another one that is
 /// pinned. Only an ideal network has longer packets.
-const DIRECT: u32 = 8928;
+pub(crate) const DIRECT: u32 = 8928;
 
 /// Attempts to pin the sender's memory. One fails if the sender has just waited for copies, as it does once per command.
 const TRIES: usize = 8;
@@ -91,9 +91,10 @@ impl<G: Guest> Transfer<'_, G> {
             let direct = data.length > DIRECT && !self.to.mailbox.is_slow();
             let payload = match payload {
                 Payload::Memory(..) if !direct => {
-                    let read = || payload.read(data.length);
+                    let mut bytes = Vec::new();
+                    let read = || payload.read(data.length, &mut bytes);
                     match self.to.mailbox.accessing(packet.from, read) {
-                        Ok(bytes) => Payload::Inline(bytes.into()),
+                        Ok(()) => Payload::Inline(bytes.into()),
                         Err(Unplaced::Busy) => continue,
                         Err(unplaced) => {
                             self.fail(data, unplaced, woken);
@@ -257,13 +258,14 @@ impl<G: Guest> Transfer<'_, G> {
         };
         let pinned = state.guest.pins().pin();
         drop(state);
+        let copy = || payload.copy(&placement.target);
         let written = match payload {
-            Payload::Memory(..) => self
-                .to
-                .mailbox
-                .accessing(packet.from, || copy(payload, &placement)),
-            _ => copy(payload, &placement),
+            Payload::Memory(..) => self.to.mailbox.accessing(packet.from, copy),
+            _ => copy(),
         };
+        if written == Ok(Ok(())) {
+            placement.flip_bit();
+        }
         drop(pinned);
         // The sender is notified before the receiver's program. So the sender's completion precedes any reply from that program.
         // On hardware, a reply takes longer, too, and perftest relies on this order. Nothing that follows can fail.
@@ -301,26 +303,6 @@ impl<G: Guest> Transfer<'_, G> {
     }
 }
 
-/// Copies payload to its place, unless it is unavailable; returns whether it was written.
-fn copy<M: Memory>(payload: &Payload<M>, placement: &Placement<M>) -> Written {
-    let written = match payload {
-        Payload::Nothing => Ok(()),
-        Payload::Inline(bytes) => placement.target.write(bytes),
-        Payload::Memory(memory, unpinned) => {
-            let _pinned = unpinned.pin().ok_or(Unplaced::Busy)?;
-            match placement.target.copy(memory) {
-                Ok(()) => Ok(()),
-                Err(CopyError::Source(_)) => return Err(Unplaced::Lost),
-                Err(CopyError::Target(error)) => Err(error),
-            }
-        }
-    };
-    if written.is_ok() {
-        placement.flip_bit();
-    }
-    Ok(written)
-}
-
 /// Reads the payload of a part of a message. Returns `None` if the payload is unavailable. If a command occupies the sender,
 /// `port` is woken when the command ends.
 pub(crate) fn read<G: Guest>(
@@ -334,8 +316,9 @@ pub(crate) fn read<G: Guest>(
         let Some(Located { header, payload }) = located else {
             return Ok(None);
         };
-        match payload.read(data.length) {
-            Ok(bytes) => return Ok(Some((header, bytes))),
+        let mut bytes = Vec::new();
+        match payload.read(data.length, &mut bytes) {
+            Ok(()) => return Ok(Some((header, bytes))),
             Err(Unplaced::Busy) => {}
             Err(_) => {
                 if let Some(mut state) = sender.lock_now() {

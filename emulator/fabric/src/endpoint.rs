@@ -3,6 +3,7 @@
 //! An endpoint: a device with its guest's memory and its half of the transport, under a lock of its own.
 
 mod capturing;
+mod direct;
 mod placement;
 mod receiving;
 mod sending;
@@ -19,6 +20,7 @@ use efa_model::{Device, Request, Segment};
 use parking_lot::{Mutex, MutexGuard};
 
 pub(crate) use self::{
+    direct::{Batch, Postponed},
     placement::{Copied, Placement, Unplaced, Written},
     receiving::{Part, Received},
     sending::{Located, Payload},
@@ -56,6 +58,9 @@ pub(crate) struct Endpoint<G: Guest> {
     pub(crate) mailbox: Arc<Mailbox>,
     /// Quota for the state that receivers keep of its connections.
     pub(crate) remembered: Quota,
+    /// Memory for messages that are delivered without packets. The thread that delivers them takes it.
+    pub(crate) batch: Mutex<Batch<G::Memory>>,
+    pub(crate) postponed: Mutex<Postponed>,
     /// Payload that was copied, but not yet processed by the endpoint.
     pub(crate) unfinished: Mutex<Vec<Copied<G::Memory>>>,
     /// Quota for payload of slow memory.
@@ -103,6 +108,8 @@ impl<G: Guest> Endpoint<G> {
             address,
             mailbox,
             remembered: Quota::new(REMEMBERED),
+            batch: Mutex::default(),
+            postponed: Mutex::default(),
             unfinished: Mutex::default(),
             passed: Quota::new(PASSED_BYTES),
             users: Mutex::default(),
@@ -192,12 +199,14 @@ impl<G: Guest> State<G> {
         result
     }
 
-    /// Processes due work, then sends. Returns the number of packets sent, and whether there is more work.
+    /// Processes due work, then sends, messages without packets in a `batch`. Returns the number of packets sent, and whether
+    /// there is more work.
     pub(crate) fn work(
         &mut self,
         now: Duration,
         wire: &Wire,
         budget: u32,
+        batch: &mut Batch<G::Memory>,
         woken: &mut Woken,
     ) -> (u32, bool) {
         if self.due.is_some_and(|due| due <= now) {
@@ -207,13 +216,13 @@ impl<G: Guest> State<G> {
         if self.connections.next_due().is_some_and(|due| due <= now) {
             self.expire(now);
         }
-        let fetched_all = self.fetch(now, wire, woken);
+        let (fetched, fetched_all) = self.fetch(now, wire, budget, batch, woken);
         // A dead device does not send failures, either.
         if self.device.is_alive() {
             let device = &self.device;
             self.connections.end_all(|qp| device.is_current(qp));
         }
-        let sent = self.transmit(now, wire, budget, woken);
+        let sent = fetched + self.transmit(now, wire, budget, woken);
         if self.sweep.is_some_and(|sweep| sweep <= now) {
             self.sweep(now, wire);
         }

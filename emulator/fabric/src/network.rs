@@ -38,7 +38,7 @@ pub struct PathCounters {
 }
 
 /// Unit of transmission: a packet, or several packets of one message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
     /// Number of packets.
     pub packets: u32,
@@ -77,6 +77,13 @@ struct Counters {
     packets: AtomicU64,
     bytes: AtomicU64,
     lost: AtomicU64,
+}
+
+impl Counters {
+    fn add(&self, load: Load) {
+        self.packets.fetch_add(load.packets.into(), Atomic::Relaxed);
+        self.bytes.fetch_add(load.bytes.into(), Atomic::Relaxed);
+    }
 }
 
 /// State for delays and random choices.
@@ -233,6 +240,14 @@ impl<P> Network<P> {
         (random.f64() < part).then(|| (random.u32(..length), random.u8(..8)))
     }
 
+    /// Counts packets that are delivered without being sent.
+    pub(crate) fn count(&self, (from, to): (usize, usize), path: u16, load: Load) {
+        let settings = self.settings();
+        if settings.racks(from, to).is_some() {
+            self.counters[usize::from(path % settings.paths.max(1))].add(load);
+        }
+    }
+
     /// Sends a packet, or several as one, from one port to another.
     ///
     /// # Errors
@@ -259,8 +274,7 @@ impl<P> Network<P> {
         }
         let counters = &self.counters[usize::from(path)];
         if racks.is_some() {
-            counters.packets.fetch_add(packets.into(), Atomic::Relaxed);
-            counters.bytes.fetch_add(bytes.into(), Atomic::Relaxed);
+            counters.add(load);
         }
         if settings.is_ideal() {
             return Ok(Sent {

@@ -6,11 +6,15 @@
 use std::time::Duration;
 
 use efa_hw::{admin::qp::QpType, io::CompStatus};
-use efa_model::{Fetched, Operation, Payload as Gathered, QpId, Request, TransportEvent};
+use efa_model::{Fetched, Operation, Payload as Gathered, QpId, Request, Segment, TransportEvent};
 
-use super::{State, Unplaced};
+use super::{
+    State,
+    direct::Batch,
+    placement::{Target, Unplaced, Written},
+};
 use crate::{
-    memory::{Access, Guest, Memory, Unpinned},
+    memory::{Access, CopyError, Guest, Memory, Unpinned},
     network::{Load, Network},
     packet::{Ack, Body, Data, Datagram, Header, Origin, Packet, PortId, Reader},
     schedule::Woken,
@@ -19,7 +23,7 @@ use crate::{
 };
 
 /// Number of packets of a message that are moved as one between devices of this program on an ideal network.
-const PACKETS_AT_ONCE: u32 = 128;
+pub(super) const PACKETS_AT_ONCE: u32 = 128;
 
 /// Number of work requests that are fetched at a time.
 const FETCH: u32 = 64;
@@ -57,39 +61,103 @@ pub(crate) enum Payload<M> {
 }
 
 impl<M: Memory> Payload<M> {
-    /// Reads all of it.
-    pub(crate) fn read(self, length: u32) -> Result<Vec<u8>, Unplaced> {
+    /// Reads all of it, `length` bytes.
+    pub(crate) fn read(&self, length: u32, bytes: &mut Vec<u8>) -> Result<(), Unplaced> {
+        bytes.clear();
         match self {
-            Self::Nothing => Ok(Vec::new()),
-            Self::Inline(bytes) => Ok(bytes.into()),
+            Self::Nothing => {}
+            Self::Inline(inline) => bytes.extend(inline),
             Self::Memory(memory, unpinned) => {
                 let _pinned = unpinned.pin().ok_or(Unplaced::Busy)?;
                 // CAST: 32 bits fit.
-                let mut bytes = vec![0; length as usize];
-                memory.read(&mut bytes).map_err(|_| Unplaced::Lost)?;
-                Ok(bytes)
+                bytes.resize(length as usize, 0);
+                memory.read(bytes).map_err(|_| Unplaced::Lost)?;
             }
         }
+        Ok(())
+    }
+
+    /// Returns the location of payload that a device has found.
+    ///
+    /// # Errors
+    ///
+    /// Status of its work request if the memory is not accessible.
+    pub(super) fn new<G: Guest<Memory = M>>(
+        guest: &G,
+        gathered: Gathered<'_>,
+        segments: &[Segment],
+    ) -> Result<Self, CompStatus> {
+        match gathered {
+            Gathered::Inline(bytes) => Ok(Self::Inline(bytes.into())),
+            Gathered::Memory if segments.is_empty() => Ok(Self::Nothing),
+            Gathered::Memory => match guest.memory(segments, Access::Read) {
+                Ok(memory) => Ok(Self::Memory(memory, guest.pins().later())),
+                Err(_) => Err(CompStatus::LocalInvalidLkey),
+            },
+        }
+    }
+
+    /// Copies it to its place, unless it is unavailable; returns whether it was written.
+    pub(crate) fn copy(&self, target: &Target<M>) -> Written {
+        Ok(match self {
+            Self::Nothing => Ok(()),
+            Self::Inline(bytes) => target.write(bytes),
+            Self::Memory(memory, unpinned) => {
+                let _pinned = unpinned.pin().ok_or(Unplaced::Busy)?;
+                match target.copy(memory) {
+                    Ok(()) => Ok(()),
+                    Err(CopyError::Source(_)) => return Err(Unplaced::Lost),
+                    Err(CopyError::Target(error)) => Err(error),
+                }
+            }
+        })
     }
 }
 
 impl<G: Guest> State<G> {
-    /// Lets the device fetch work requests, and starts them. Returns whether no more can be fetched for now.
-    pub(super) fn fetch(&mut self, now: Duration, wire: &Wire, woken: &mut Woken) -> bool {
+    /// Lets the device fetch work requests, and starts them. Those that need no packets are added to the `batch`, whose packets
+    /// would be about `budget`. Returns their number, and whether no more can be fetched for now.
+    pub(super) fn fetch(
+        &mut self,
+        now: Duration,
+        wire: &Wire,
+        budget: u32,
+        batch: &mut Batch<G::Memory>,
+        woken: &mut Woken,
+    ) -> (u32, bool) {
+        let is_ideal = wire.network.settings().is_ideal();
+        let mut packets = 0;
         for _ in 0..FETCH {
             if self.departures.len() >= MAX_DEPARTURES {
-                return true;
+                return (packets, true);
             }
-            match self.device.fetch(&mut self.guest) {
-                Fetched::Idle => return true,
-                Fetched::Internal => {}
-                Fetched::Request(request) => match request.transport {
-                    QpType::Ud => self.send_datagram(now, wire, request, woken),
-                    QpType::Srd => self.start(wire, now, request),
-                },
+            let request = match self.device.fetch(&mut self.guest) {
+                Fetched::Idle => return (packets, true),
+                Fetched::Internal => continue,
+                Fetched::Request(request) => request,
+            };
+            if request.transport == QpType::Ud {
+                self.send_datagram(now, wire, request, woken);
+                continue;
+            }
+            let Some(to) = wire.find(now, request.peer) else {
+                self.complete(&request, CompStatus::LocalUnreachRemote);
+                continue;
+            };
+            let length = request.length;
+            let rest = match is_ideal {
+                true => self.prepare(wire, to, request, batch),
+                false => Some(request),
+            };
+            match rest {
+                Some(request) => self.start(now, wire, to, request, true),
+                None => packets += self.device.packets(length),
+            }
+            if packets >= budget {
+                return (packets, false);
             }
         }
-        false
+        (packets, false)
     }
 
     /// Sends an unreliable datagram.
@@ -162,11 +230,16 @@ impl<G: Guest> State<G> {
         }
     }
 
-    /// Starts an SRD work request.
-    fn start(&mut self, wire: &Wire, now: Duration, request: Box<Request>) {
-        let to = wire.find(now, request.peer);
-        let connection = to.and_then(|to| Some((to, self.connection(now, wire, request.qp, to)?)));
-        let Some((to, connection)) = connection else {
+    /// Starts to send an SRD work request in packets, at once or when the receiver may be ready again.
+    pub(super) fn start(
+        &mut self,
+        now: Duration,
+        wire: &Wire,
+        to: PortId,
+        request: Box<Request>,
+        is_ready: bool,
+    ) {
+        let Some(connection) = self.connection(now, wire, request.qp, to) else {
             return self.complete(&request, CompStatus::LocalUnreachRemote);
         };
         let mut length = request.length;
@@ -174,8 +247,13 @@ impl<G: Guest> State<G> {
             length = 0;
             self.reads.add(request.clone(), to);
         }
-        self.connections
-            .push(connection, Content::Request(request), length);
+        let content = Content::Request(request);
+        if is_ready {
+            return self.connections.push(connection, content, length);
+        }
+        let mtu = self.device.mtu();
+        let ended = self.connections.park(now, connection, content, length, mtu);
+        self.end(now, ended);
     }
 
     /// Returns the connection of a queue pair to a peer, and opens it if necessary.
@@ -328,31 +406,21 @@ impl<G: Guest> State<G> {
         }
         self.segments.clear();
         let (length, segments) = (data.length, &mut self.segments);
-        let found = match content {
-            Content::Failure { .. } => Ok(None),
-            Content::Request(request) if request.operation == Operation::RdmaRead => Ok(None),
-            Content::Request(request) => self
-                .device
-                .gather(request, data.offset, length, segments)
-                .map(|gathered| match gathered {
-                    Gathered::Inline(bytes) => Some(Payload::Inline(bytes.into())),
-                    Gathered::Memory => None,
-                }),
+        let gathered = match content {
+            Content::Failure { .. } => Ok(Gathered::Memory),
+            Content::Request(request) if request.operation == Operation::RdmaRead => {
+                Ok(Gathered::Memory)
+            }
+            Content::Request(request) => self.device.gather(request, data.offset, length, segments),
             Content::Response { memory, .. } => {
                 let (rkey, address) = *memory;
                 let memory = (rkey, address.wrapping_add(data.offset.into()));
                 let gathered = self.device.gather_for_peer(qp, memory, length, segments);
-                gathered.map(|()| None)
+                gathered.map(|()| Gathered::Memory)
             }
         };
-        let found = found.and_then(|payload| match payload {
-            Some(payload) => Ok(payload),
-            None if self.segments.is_empty() => Ok(Payload::Nothing),
-            None => match self.guest.memory(&self.segments, Access::Read) {
-                Ok(memory) => Ok(Payload::Memory(memory, self.guest.pins().later())),
-                Err(_) => Err(CompStatus::LocalInvalidLkey),
-            },
-        });
+        let found =
+            gathered.and_then(|gathered| Payload::new(&self.guest, gathered, &self.segments));
         match found {
             Ok(payload) => Some(Located { header, payload }),
             Err(status) => {

@@ -2,7 +2,7 @@
 
 //! The turns of ports, in which they process packets.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::{mem, sync::atomic::Ordering, time::Duration};
 
 use super::{Fabric, Port};
 use crate::{
@@ -82,8 +82,13 @@ impl<G: Guest> Fabric<G> {
             }
             return (received, false);
         };
-        let (sent, more) = state.work(now, &self.wire, budget, woken);
+        state.catch_up(now, &self.wire, &mut endpoint.postponed.lock());
+        let mut batch = mem::take(&mut *endpoint.batch.lock());
+        let (sent, more) = state.work(now, &self.wire, budget, &mut batch, woken);
         drop(state);
+        let find = |port| self.endpoint(port);
+        endpoint.exchange(now, &self.wire, find, &mut batch, woken);
+        *endpoint.batch.lock() = batch;
         let rests = !receives && !endpoint.unfinished.lock().is_empty();
         (received + sent, more || rests || !mailbox.is_empty())
     }

@@ -135,6 +135,26 @@ impl Connection {
         self.unsent.push_back(number);
     }
 
+    /// Parks the first part of the last message, whose receiver is not ready. Returns the message if this was too often.
+    pub(super) fn park(&mut self, now: Duration, mtu: u32) -> Option<u64> {
+        let number = self.unsent.pop_back()?;
+        let message = self.messages.get_mut(&number)?;
+        let (offset, length) = message.cut(mtu);
+        if !message.is_cut() {
+            self.unsent.push_back(number);
+        }
+        let Some(peer_qp) = message.not_ready() else {
+            return Some(number);
+        };
+        let part = Part {
+            message: number,
+            offset,
+            length,
+        };
+        self.parked.park(now, peer_qp, part);
+        None
+    }
+
     /// Returns the content of a message.
     pub(super) fn content(&self, message: u64) -> Option<&Content> {
         Some(&self.messages.get(&message)?.content)

@@ -110,6 +110,13 @@ impl Connections {
         Some(number)
     }
 
+    /// Whether a queue pair has messages for a peer that are not delivered.
+    pub(crate) fn is_busy(&self, qp: QpId, to: PortId) -> bool {
+        let connection = self.by_flow.get(&(qp, to));
+        let connection = connection.and_then(|number| self.by_number.get(number));
+        connection.is_some_and(|connection| !connection.is_idle())
+    }
+
     /// Queues a message whose packets carry `length` bytes.
     pub(crate) fn push(&mut self, connection: u64, content: Content, length: u32) {
         if let Some(found) = self.by_number.get_mut(&connection) {
@@ -124,6 +131,31 @@ impl Connections {
             found.push(content, length);
             self.update(connection);
         }
+    }
+
+    /// As [`push`](Self::push), but the receiver has refused the first packet.
+    pub(crate) fn park(
+        &mut self,
+        now: Duration,
+        connection: u64,
+        content: Content,
+        length: u32,
+        mtu: u32,
+    ) -> Option<Ended> {
+        self.push(connection, content, length);
+        let found = self.by_number.get_mut(&connection)?;
+        let refused = found.park(now, mtu);
+        let ended =
+            refused.and_then(|message| self.fail(now, connection, message, CompStatus::RemoteRnr));
+        self.update(connection);
+        ended
+    }
+
+    /// Records that a peer has answered without a connection.
+    pub(crate) fn heard(&mut self, now: Duration, peer: PortId) {
+        let shortest = self.shortest.entry(peer).or_default();
+        let shortest = shortest.get_or_insert(Shortest::new(now, Duration::ZERO));
+        shortest.measure(now, Duration::ZERO);
     }
 
     /// Whether another response of a queue pair to a peer is allowed, and has a connection.

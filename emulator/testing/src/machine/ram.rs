@@ -59,6 +59,12 @@ impl Ram {
         self.llq = Some(map(file, region.size));
     }
 
+    /// Copies between two machines' memories.
+    pub fn copy(&self, from: u64, target: &Self, to: u64, length: usize) {
+        let slice = self.slice(from, length);
+        slice.copy_to_volatile_slice(target.slice(to, length));
+    }
+
     fn slice(&self, address: u64, length: usize) -> VolatileSlice<'_> {
         // CAST: it is in the machine's memory.
         let offset = (address - BASE) as usize;

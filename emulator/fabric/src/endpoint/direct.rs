@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Messages between two devices of this program over an ideal network: in batches, without packets and connections.
+//!
+//! A sender delivers them in its own turn. A batch locks each of the two endpoints twice, and waits for neither. Messages that the
+//! receiver does not take at once are sent in packets, which the transport repeats, and so are those to slow memory.
+
+use std::{mem, sync::Arc, time::Duration};
+
+use efa_hw::{admin::qp::QpType, io::CompStatus};
+use efa_model::{
+    Arrival, Content, Delivery, DmaError, Operation, Refusal, Request, TransportEvent, WriteEnd,
+};
+
+use super::{
+    Endpoint, State,
+    placement::{Target, Unplaced, Written},
+    sending::{PACKETS_AT_ONCE, Payload},
+};
+use crate::{
+    delivery::DIRECT,
+    memory::{Guest, Memory},
+    network::Load,
+    packet::PortId,
+    schedule::Woken,
+    wire::Wire,
+};
+
+/// A message that is delivered without packets.
+#[derive(Debug)]
+struct Direct<M> {
+    to: PortId,
+    /// Its work request, until that has ended.
+    request: Option<Box<Request>>,
+    /// How its work request ends.
+    end: End,
+    /// The message as the receiver's device sees it.
+    arrival: Arrival,
+    stage: Stage<M>,
+}
+
+/// Messages of a turn, and memory for the payload of one.
+#[derive(Debug)]
+pub(crate) struct Batch<M> {
+    messages: Vec<Direct<M>>,
+    bytes: Vec<u8>,
+}
+
+impl<M> Default for Batch<M> {
+    fn default() -> Self {
+        Self {
+            messages: Vec::new(),
+            bytes: Vec::new(),
+        }
+    }
+}
+
+/// Progress of a message.
+#[derive(Debug)]
+enum Stage<M> {
+    /// Its payload is located in the sender's memory.
+    Located(Payload<M>),
+    /// The receiver has memory for it.
+    Placed(Payload<M>, Target<M>, Delivery),
+    /// Its payload was copied: whether that was written, or `None` if it could not be read.
+    Copied(Delivery, Option<Result<(), DmaError>>),
+    Ended,
+}
+
+/// End of the work request of a message.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Completed(CompStatus),
+    /// The message is sent in packets.
+    InPackets,
+    /// Likewise, but later: the receiver has no receive work request.
+    NotReady,
+}
+
+/// What an endpoint could not process because a command occupied it.
+#[derive(Debug, Default)]
+pub(crate) struct Postponed {
+    /// Ends of its work requests.
+    ends: Vec<(PortId, Box<Request>, End)>,
+    /// Messages from peers whose payload was copied.
+    copied: Vec<(Arrival, Delivery, Option<Result<(), DmaError>>)>,
+}
+
+impl<M: Memory> Direct<M> {
+    fn new(to: PortId, peer: [u8; 16], request: Box<Request>, payload: Payload<M>) -> Self {
+        let (length, immediate) = (request.length, request.immediate);
+        let arrival = Arrival {
+            peer,
+            peer_qp: request.qp.number,
+            qp: request.peer_qp,
+            transport: QpType::Srd,
+            qkey: request.qkey,
+            content: match request.operation {
+                Operation::Send => Content::Send { length, immediate },
+                _ => Content::Write {
+                    memory: request.remote,
+                    length,
+                    end: Some(WriteEnd {
+                        length,
+                        immediate,
+                        unsolicited: request.unsolicited,
+                    }),
+                },
+            },
+        };
+        Self {
+            to,
+            request: Some(request),
+            end: End::InPackets,
+            arrival,
+            stage: Stage::Located(payload),
+        }
+    }
+
+    /// Copies the payload to its place in the memory of the receiver, if it has one. `write` calls a function with this pinned.
+    fn copy(
+        &mut self,
+        is_slow: bool,
+        bytes: &mut Vec<u8>,
+        write: impl FnOnce(&mut dyn FnMut() -> Written) -> Written,
+    ) {
+        let (payload, target, delivery) = match mem::replace(&mut self.stage, Stage::Ended) {
+            Stage::Placed(payload, target, delivery) => (payload, target, delivery),
+            other => return self.stage = other,
+        };
+        let length = self.request.as_ref().map_or(0, |request| request.length);
+        // The memories of both guests are only accessed at once if neither is slow.
+        let copied = match length > DIRECT && !is_slow {
+            true => write(&mut || payload.copy(&target)),
+            false => match payload.read(length, bytes) {
+                Ok(()) => write(&mut || Ok(target.write(bytes))),
+                Err(unplaced) => Err(unplaced),
+            },
+        };
+        match (copied, self.arrival.content) {
+            (Ok(Ok(())), _) => self.end = End::Completed(CompStatus::Ok),
+            // As the receiver's device will answer.
+            (Ok(Err(_)), Content::Send { .. }) => {
+                self.end = End::Completed(CompStatus::RemoteBadStatus);
+            }
+            (Ok(Err(_)), _) => self.end = End::Completed(CompStatus::RemoteBadAddress),
+            (Err(Unplaced::Lost), _) => {
+                self.end = End::Completed(CompStatus::LocalInvalidLkey);
+            }
+            (Err(Unplaced::Busy | Unplaced::Gone), _) => {}
+        }
+        self.stage = Stage::Copied(delivery, copied.ok());
+    }
+}
+
+impl<G: Guest> State<G> {
+    /// Adds a message to a batch, unless it needs packets: then its work request is returned.
+    pub(super) fn prepare(
+        &mut self,
+        wire: &Wire,
+        to: PortId,
+        request: Box<Request>,
+        batch: &mut Batch<G::Memory>,
+    ) -> Option<Box<Request>> {
+        let needs_packets = request.operation == Operation::RdmaRead
+            || request.length > self.device.mtu().saturating_mul(PACKETS_AT_ONCE)
+            || wire.is_remote(to)
+            || wire.is_tapped()
+            || self.connections.is_busy(request.qp, to);
+        if needs_packets {
+            return Some(request);
+        }
+        self.segments.clear();
+        let gathered = self
+            .device
+            .gather(&request, 0, request.length, &mut self.segments);
+        match gathered.and_then(|gathered| Payload::new(&self.guest, gathered, &self.segments)) {
+            Ok(payload) => {
+                self.device.count(TransportEvent::Sent(request.length));
+                batch
+                    .messages
+                    .push(Direct::new(to, self.address, request, payload));
+            }
+            Err(status) => self.complete(&request, status),
+        }
+        None
+    }
+
+    /// Takes messages from a peer, as far as there are receive work requests and memory for them.
+    fn take(&mut self, messages: &mut [Direct<G::Memory>]) {
+        for message in messages {
+            let Stage::Located(payload) = mem::replace(&mut message.stage, Stage::Ended) else {
+                continue;
+            };
+            self.segments.clear();
+            let arrival = &message.arrival;
+            let (device, guest) = (&mut self.device, &mut self.guest);
+            match device.deliver(guest, arrival, &mut self.segments) {
+                Ok(delivery) => match Target::new(&self.guest, &self.segments) {
+                    Ok(target) => message.stage = Stage::Placed(payload, target, delivery),
+                    Err(error) => {
+                        let delivered =
+                            self.device
+                                .delivered(&mut self.guest, arrival, delivery, Err(error));
+                        if let Err(Refusal::Status(status)) = delivered {
+                            message.end = End::Completed(status);
+                        }
+                    }
+                },
+                Err(Refusal::Status(status)) => message.end = End::Completed(status),
+                Err(Refusal::NotReady) => message.end = End::NotReady,
+                Err(Refusal::Drop) => {}
+            }
+        }
+    }
+
+    /// Ends the work request of a message.
+    fn end_direct(
+        &mut self,
+        now: Duration,
+        wire: &Wire,
+        to: PortId,
+        request: Box<Request>,
+        end: End,
+    ) {
+        match end {
+            End::Completed(status) => self.complete(&request, status),
+            End::InPackets => self.start(now, wire, to, request, true),
+            End::NotReady => self.start(now, wire, to, request, false),
+        }
+    }
+
+    /// Processes the payload of a message from a peer.
+    fn copied(
+        &mut self,
+        arrival: &Arrival,
+        delivery: Delivery,
+        written: Option<Result<(), DmaError>>,
+    ) {
+        match written {
+            // The sender knows the result.
+            Some(written) => {
+                let _ = self
+                    .device
+                    .delivered(&mut self.guest, arrival, delivery, written);
+            }
+            None => self.device.cancel(delivery),
+        }
+    }
+
+    /// Processes what was postponed.
+    pub(crate) fn catch_up(&mut self, now: Duration, wire: &Wire, postponed: &mut Postponed) {
+        for (to, request, end) in postponed.ends.drain(..) {
+            self.end_direct(now, wire, to, request, end);
+        }
+        for (arrival, delivery, written) in postponed.copied.drain(..) {
+            self.copied(&arrival, delivery, written);
+        }
+    }
+}
+
+impl<G: Guest> Endpoint<G> {
+    /// Delivers a batch of messages. The thread may be stuck in the memory of a receiver, and the port is taken away from it then.
+    pub(crate) fn exchange(
+        &self,
+        now: Duration,
+        wire: &Wire,
+        find: impl Fn(PortId) -> Option<Arc<Self>>,
+        batch: &mut Batch<G::Memory>,
+        woken: &mut Woken,
+    ) {
+        let Batch { messages, bytes } = batch;
+        for messages in messages.chunk_by_mut(|one, next| one.to == next.to) {
+            let receiver = messages.first().and_then(|first| find(first.to));
+            let Some(receiver) = receiver else {
+                continue;
+            };
+            let is_slow = self.mailbox.is_slow();
+            let places = match receiver.mailbox.is_slow() {
+                true => None,
+                false => self.mailbox.accessing(receiver.port, || {
+                    let mut state = receiver.lock_now()?;
+                    state.take(messages);
+                    Some(state.guest.pins().later())
+                }),
+            };
+            if let Some(places) = places {
+                for message in &mut *messages {
+                    message.copy(is_slow, bytes, |access| {
+                        let _pinned = places.pin().ok_or(Unplaced::Busy)?;
+                        self.mailbox.accessing(receiver.port, access)
+                    });
+                }
+            }
+            // The sender is notified before the receiver's program, see `Transfer::place`.
+            self.end_all(now, wire, messages, woken);
+            let conclude = || receiver.conclude_all(wire, messages, woken);
+            self.mailbox.accessing(receiver.port, conclude);
+        }
+        messages.clear();
+    }
+
+    /// Ends the work requests of messages.
+    fn end_all(
+        &self,
+        now: Duration,
+        wire: &Wire,
+        messages: &mut [Direct<G::Memory>],
+        woken: &mut Woken,
+    ) {
+        let mut state = self.lock_now();
+        let mut has_more = state.is_none();
+        let mut load = Load::default();
+        for message in messages.iter_mut() {
+            let Some(request) = message.request.take() else {
+                continue;
+            };
+            let is_delivered = matches!(message.end, End::Completed(CompStatus::Ok));
+            has_more |= !is_delivered;
+            match &mut state {
+                Some(state) => {
+                    if is_delivered {
+                        // The acknowledgement is a packet, too.
+                        load.packets += state.device.packets(request.length) + 1;
+                        load.bytes += request.length;
+                        state.connections.heard(now, message.to);
+                    }
+                    state.end_direct(now, wire, message.to, request, message.end);
+                }
+                None => {
+                    let mut postponed = self.postponed.lock();
+                    postponed.ends.push((message.to, request, message.end));
+                }
+            }
+        }
+        if let Some(message) = messages.first() {
+            let ends = (self.port.0, message.to.0);
+            wire.network.count(ends, message.arrival.peer_qp, load);
+        }
+        if has_more || state.is_some_and(|state| state.device.is_urgent()) {
+            wire.wake(self.port, woken);
+        }
+    }
+
+    /// Processes the payload of messages from a peer.
+    fn conclude_all(&self, wire: &Wire, messages: &mut [Direct<G::Memory>], woken: &mut Woken) {
+        let mut state = self.lock_now();
+        for message in messages {
+            if let Stage::Copied(delivery, written) = mem::replace(&mut message.stage, Stage::Ended)
+            {
+                match &mut state {
+                    Some(state) => state.copied(&message.arrival, delivery, written),
+                    None => {
+                        let mut postponed = self.postponed.lock();
+                        postponed.copied.push((message.arrival, delivery, written));
+                    }
+                }
+            }
+        }
+        if state.is_none_or(|state| state.device.is_urgent()) {
+            wire.wake(self.port, woken);
+        }
+    }
+}
