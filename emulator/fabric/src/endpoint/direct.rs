@@ -55,6 +55,9 @@ impl<M> Default for Batch<M> {
     }
 }
 
+/// Whether payload was written, or `None` if it could not be read.
+type Copied = Option<Result<(), DmaError>>;
+
 /// Progress of a message.
 #[derive(Debug)]
 enum Stage<M> {
@@ -62,8 +65,8 @@ enum Stage<M> {
     Located(Payload<M>),
     /// The receiver has memory for it.
     Placed(Payload<M>, Target<M>, Delivery),
-    /// Its payload was copied: whether that was written, or `None` if it could not be read.
-    Copied(Delivery, Option<Result<(), DmaError>>),
+    /// Its payload was copied.
+    Copied(Delivery, Copied),
     Ended,
 }
 
@@ -83,7 +86,7 @@ pub(crate) struct Postponed {
     /// Ends of its work requests.
     ends: Vec<(PortId, Box<Request>, End)>,
     /// Messages from peers whose payload was copied.
-    copied: Vec<(Arrival, Delivery, Option<Result<(), DmaError>>)>,
+    copied: Vec<(Arrival, Delivery, Copied)>,
 }
 
 impl<M: Memory> Direct<M> {
@@ -231,12 +234,7 @@ impl<G: Guest> State<G> {
     }
 
     /// Processes the payload of a message from a peer.
-    fn copied(
-        &mut self,
-        arrival: &Arrival,
-        delivery: Delivery,
-        written: Option<Result<(), DmaError>>,
-    ) {
+    fn copied(&mut self, arrival: &Arrival, delivery: Delivery, written: Copied) {
         match written {
             // The sender knows the result.
             Some(written) => {

@@ -247,12 +247,12 @@ impl<G: Guest> State<G> {
             length = 0;
             self.reads.add(request.clone(), to);
         }
-        let content = Content::Request(request);
         if is_ready {
+            let content = Content::Request(request);
             return self.connections.push(connection, content, length);
         }
         let mtu = self.device.mtu();
-        let ended = self.connections.park(now, connection, content, length, mtu);
+        let ended = self.connections.park(now, connection, request, mtu);
         self.end(now, ended);
     }
 

@@ -112,9 +112,8 @@ impl Connections {
 
     /// Whether a queue pair has messages for a peer that are not delivered.
     pub(crate) fn is_busy(&self, qp: QpId, to: PortId) -> bool {
-        let connection = self.by_flow.get(&(qp, to));
-        let connection = connection.and_then(|number| self.by_number.get(number));
-        connection.is_some_and(|connection| !connection.is_idle())
+        let number = self.by_flow.get(&(qp, to));
+        number.is_some_and(|number| self.by_number.get(number).is_some_and(|it| !it.is_idle()))
     }
 
     /// Queues a message whose packets carry `length` bytes.
@@ -138,24 +137,21 @@ impl Connections {
         &mut self,
         now: Duration,
         connection: u64,
-        content: Content,
-        length: u32,
+        request: Box<Request>,
         mtu: u32,
     ) -> Option<Ended> {
-        self.push(connection, content, length);
-        let found = self.by_number.get_mut(&connection)?;
-        let refused = found.park(now, mtu);
-        let ended =
-            refused.and_then(|message| self.fail(now, connection, message, CompStatus::RemoteRnr));
+        let length = request.length;
+        self.push(connection, Content::Request(request), length);
+        let refused = self.by_number.get_mut(&connection)?.park(now, mtu);
         self.update(connection);
-        ended
+        self.fail(now, connection, refused?, CompStatus::RemoteRnr)
     }
 
     /// Records that a peer has answered without a connection.
     pub(crate) fn heard(&mut self, now: Duration, peer: PortId) {
-        let shortest = self.shortest.entry(peer).or_default();
-        let shortest = shortest.get_or_insert(Shortest::new(now, Duration::ZERO));
-        shortest.measure(now, Duration::ZERO);
+        let (shortest, none) = (self.shortest.entry(peer).or_default(), Duration::ZERO);
+        let shortest = shortest.get_or_insert(Shortest::new(now, none));
+        shortest.measure(now, none);
     }
 
     /// Whether another response of a queue pair to a peer is allowed, and has a connection.

@@ -151,16 +151,13 @@ impl DataPath {
                     QpType::Ud => UD_PAYLOAD_OFFSET,
                     QpType::Srd => 0,
                 };
-                let room: u64 = receive
-                    .buffers
-                    .iter()
-                    .map(|buffer| u64::from(buffer.length))
-                    .sum();
+                let lengths = receive.buffers().map(|buffer| u64::from(buffer.length));
+                let room: u64 = lengths.sum();
                 let statuses = if room < u64::from(length) + u64::from(offset) {
                     Some((CompStatus::LocalBadLength, CompStatus::RemoteBadLength))
                 } else {
                     let mut found = || {
-                        for part in part(receive.buffers.iter().copied(), offset, length) {
+                        for part in part(receive.buffers(), offset, length) {
                             self.resources
                                 .mrs
                                 .translate(pd, part, Access::LocalWrite, segments)

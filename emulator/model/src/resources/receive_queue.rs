@@ -5,7 +5,7 @@
 //! A delivery takes a work request out of the ring when it begins. The queue keeps track of the work request until the delivery
 //! ends, so that a flush completes it, too.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, iter};
 
 use efa_hw::io::{RxDesc, RxLkeyCtrl};
 
@@ -36,7 +36,9 @@ pub(crate) struct Receive {
     /// Its place in the order in which work requests leave the ring.
     number: u64,
     pub(crate) req_id: u16,
-    pub(crate) buffers: Vec<Keyed>,
+    first: Keyed,
+    // Without an allocation in the usual case.
+    rest: Vec<Keyed>,
     /// Number of its descriptors.
     descriptors: u16,
 }
@@ -53,10 +55,15 @@ pub(crate) enum NoReceive {
 }
 
 impl Receive {
+    /// Returns its buffers.
+    pub(crate) fn buffers(&self) -> impl Iterator<Item = Keyed> {
+        iter::once(self.first).chain(self.rest.iter().copied())
+    }
+
     /// Encodes its descriptors, as they were in the ring.
     fn descriptors(&self) -> Box<[u8]> {
-        let last = self.buffers.len().saturating_sub(1);
-        let descriptors = self.buffers.iter().enumerate().map(|(index, buffer)| {
+        let last = self.rest.len();
+        let descriptors = self.buffers().enumerate().map(|(index, buffer)| {
             let descriptor = RxDesc {
                 buf_addr: buffer.address,
                 req_id: self.req_id,
@@ -146,7 +153,8 @@ impl ReceiveQueue {
         let mut receive = Receive {
             number: self.next,
             req_id: 0,
-            buffers: Vec::new(),
+            first: Keyed::default(),
+            rest: Vec::new(),
             descriptors: 0,
         };
         loop {
@@ -177,12 +185,16 @@ impl ReceiveQueue {
             if !desc.lkey_ctrl.last && receive.descriptors + 1 == available.min(most) {
                 return Err(malformed(Fault::Endless));
             }
-            receive.descriptors += 1;
-            receive.buffers.push(Keyed {
+            let buffer = Keyed {
                 key: desc.lkey_ctrl.lkey,
                 address: desc.buf_addr,
                 length: desc.length.into(),
-            });
+            };
+            match receive.descriptors {
+                0 => receive.first = buffer,
+                _ => receive.rest.push(buffer),
+            }
+            receive.descriptors += 1;
             if desc.lkey_ctrl.last {
                 return Ok(receive);
             }
