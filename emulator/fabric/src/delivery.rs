@@ -11,16 +11,12 @@ use crate::{
     endpoint::{
         Copied, Endpoint, Located, Part, Payload, Placement, Received, State, Unplaced, Written,
     },
-    memory::Guest,
+    memory::{BOUNCED, Guest},
     network::Load,
     packet::{Ack, Body, Carried, Data, Header, OVERHEAD, Origin, Packet, PortId, Verdict},
     schedule::Woken,
     wire::Wire,
 };
-
-/// Maximum bytes of payload that are copied by way of this program, so that no guest waits for the memory of another one that is
-/// pinned. Only an ideal network has longer packets.
-pub(crate) const DIRECT: u32 = 8928;
 
 /// Attempts to pin the sender's memory. One fails if the sender has just waited for copies, as it does once per command.
 const TRIES: usize = 8;
@@ -88,7 +84,7 @@ impl<G: Guest> Transfer<'_, G> {
                 self.fail(data, Unplaced::Gone, woken);
                 break;
             };
-            let direct = data.length > DIRECT && !self.to.mailbox.is_slow();
+            let direct = data.length > BOUNCED && !self.to.mailbox.is_slow();
             let payload = match payload {
                 Payload::Memory(..) if !direct => {
                     let mut bytes = Vec::new();

@@ -11,6 +11,10 @@ use std::{fmt::Debug, sync::Arc};
 use efa_model::{DmaError, Host, Segment};
 use parking_lot::{Condvar, Mutex};
 
+/// Maximum bytes of payload that are copied by way of this program, so that no guest waits for the memory of another one that is
+/// pinned. Only an ideal network has longer packets.
+pub(crate) const BOUNCED: u32 = 8928;
+
 /// Kind of access by a device to memory of its guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {

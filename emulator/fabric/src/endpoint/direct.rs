@@ -18,8 +18,7 @@ use super::{
     sending::{PACKETS_AT_ONCE, Payload},
 };
 use crate::{
-    delivery::DIRECT,
-    memory::{Guest, Memory},
+    memory::{BOUNCED, Guest, Memory},
     network::Load,
     packet::PortId,
     schedule::Woken,
@@ -133,7 +132,7 @@ impl<M: Memory> Direct<M> {
         };
         let length = self.request.as_ref().map_or(0, |request| request.length);
         // The memories of both guests are only accessed at once if neither is slow.
-        let copied = match length > DIRECT && !is_slow {
+        let copied = match length > BOUNCED && !is_slow {
             true => write(&mut || payload.copy(&target)),
             false => match payload.read(length, bytes) {
                 Ok(()) => write(&mut || Ok(target.write(bytes))),
