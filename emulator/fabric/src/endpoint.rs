@@ -2,6 +2,7 @@
 
 //! An endpoint: a device with its guest's memory and its half of the transport, under a lock of its own.
 
+mod batch;
 mod capturing;
 mod direct;
 mod placement;
@@ -20,10 +21,10 @@ use efa_model::{Device, Request, Segment};
 use parking_lot::{Mutex, MutexGuard};
 
 pub(crate) use self::{
-    direct::{Batch, Postponed},
-    placement::{Copied, Placement, Unplaced, Written},
+    batch::{Batch, Postponed},
+    placement::{Copied, Payload, Placement, Unplaced, Written},
     receiving::{Part, Received},
-    sending::{Located, Payload},
+    sending::Located,
 };
 use crate::{
     memory::Guest,

@@ -1,17 +1,83 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The place of payload, and the result of copying it.
+//! Where payload is, where it belongs, and the result of copying it.
 
-use efa_model::{Arrival, Delivery, DmaError, Segment};
+use efa_hw::io::CompStatus;
+use efa_model::{Arrival, Delivery, DmaError, Payload as Gathered, Segment};
 
 use crate::{
-    memory::{Access, CopyError, Guest, Memory},
+    memory::{Access, CopyError, Guest, Memory, Unpinned},
     packet::{Header, Packet, Reader},
     quota::Quota,
 };
 
 /// Bytes at the end of a packet that are written first, to memory with relaxed ordering.
 const FIRST: u32 = 256;
+
+/// Location of the payload of a part of a message.
+#[derive(Debug)]
+pub(crate) enum Payload<M> {
+    /// There is no payload.
+    Nothing,
+    /// The bytes themselves, from the work request or from a packet of another program.
+    Inline(Box<[u8]>),
+    /// Memory of the sender, which has to be pinned.
+    Memory(M, Unpinned),
+}
+
+impl<M: Memory> Payload<M> {
+    /// Reads all of it, `length` bytes.
+    pub(crate) fn read(&self, length: u32, bytes: &mut Vec<u8>) -> Result<(), Unplaced> {
+        bytes.clear();
+        match self {
+            Self::Nothing => {}
+            Self::Inline(inline) => bytes.extend(inline),
+            Self::Memory(memory, unpinned) => {
+                let _pinned = unpinned.pin().ok_or(Unplaced::Busy)?;
+                // CAST: 32 bits fit.
+                bytes.resize(length as usize, 0);
+                memory.read(bytes).map_err(|_| Unplaced::Lost)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the location of payload that a device has found.
+    ///
+    /// # Errors
+    ///
+    /// Status of its work request if the memory is not accessible.
+    pub(super) fn new<G: Guest<Memory = M>>(
+        guest: &G,
+        gathered: Gathered<'_>,
+        segments: &[Segment],
+    ) -> Result<Self, CompStatus> {
+        match gathered {
+            Gathered::Inline(bytes) => Ok(Self::Inline(bytes.into())),
+            Gathered::Memory if segments.is_empty() => Ok(Self::Nothing),
+            Gathered::Memory => match guest.memory(segments, Access::Read) {
+                Ok(memory) => Ok(Self::Memory(memory, guest.pins().later())),
+                Err(_) => Err(CompStatus::LocalInvalidLkey),
+            },
+        }
+    }
+
+    /// Copies it to its place, unless it is unavailable; returns whether it was written.
+    pub(crate) fn copy(&self, target: &Target<M>) -> Written {
+        Ok(match self {
+            Self::Nothing => Ok(()),
+            Self::Inline(bytes) => target.write(bytes),
+            Self::Memory(memory, unpinned) => {
+                let _pinned = unpinned.pin().ok_or(Unplaced::Busy)?;
+                match target.copy(memory) {
+                    Ok(()) => Ok(()),
+                    Err(CopyError::Source(_)) => return Err(Unplaced::Lost),
+                    Err(CopyError::Target(error)) => Err(error),
+                }
+            }
+        })
+    }
+}
 
 /// Memory for the payload of a packet.
 #[derive(Debug)]

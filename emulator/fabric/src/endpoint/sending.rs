@@ -6,15 +6,11 @@
 use std::time::Duration;
 
 use efa_hw::{admin::qp::QpType, io::CompStatus};
-use efa_model::{Fetched, Operation, Payload as Gathered, QpId, Request, Segment, TransportEvent};
+use efa_model::{Fetched, Operation, Payload as Gathered, QpId, Request, TransportEvent};
 
-use super::{
-    State,
-    direct::Batch,
-    placement::{Target, Unplaced, Written},
-};
+use super::{State, batch::Batch, placement::Payload};
 use crate::{
-    memory::{Access, CopyError, Guest, Memory, Unpinned},
+    memory::{Access, Guest, Memory},
     network::{Load, Network},
     packet::{Ack, Body, Data, Datagram, Header, Origin, Packet, PortId, Reader},
     schedule::Woken,
@@ -47,71 +43,6 @@ const DATAGRAM_OVERHEAD: usize = {
 pub(crate) struct Located<M> {
     pub(crate) header: Header,
     pub(crate) payload: Payload<M>,
-}
-
-/// Location of the payload of a part of a message.
-#[derive(Debug)]
-pub(crate) enum Payload<M> {
-    /// There is no payload.
-    Nothing,
-    /// The bytes themselves, from the work request or from a packet of another program.
-    Inline(Box<[u8]>),
-    /// Memory of the sender, which has to be pinned.
-    Memory(M, Unpinned),
-}
-
-impl<M: Memory> Payload<M> {
-    /// Reads all of it, `length` bytes.
-    pub(crate) fn read(&self, length: u32, bytes: &mut Vec<u8>) -> Result<(), Unplaced> {
-        bytes.clear();
-        match self {
-            Self::Nothing => {}
-            Self::Inline(inline) => bytes.extend(inline),
-            Self::Memory(memory, unpinned) => {
-                let _pinned = unpinned.pin().ok_or(Unplaced::Busy)?;
-                // CAST: 32 bits fit.
-                bytes.resize(length as usize, 0);
-                memory.read(bytes).map_err(|_| Unplaced::Lost)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns the location of payload that a device has found.
-    ///
-    /// # Errors
-    ///
-    /// Status of its work request if the memory is not accessible.
-    pub(super) fn new<G: Guest<Memory = M>>(
-        guest: &G,
-        gathered: Gathered<'_>,
-        segments: &[Segment],
-    ) -> Result<Self, CompStatus> {
-        match gathered {
-            Gathered::Inline(bytes) => Ok(Self::Inline(bytes.into())),
-            Gathered::Memory if segments.is_empty() => Ok(Self::Nothing),
-            Gathered::Memory => match guest.memory(segments, Access::Read) {
-                Ok(memory) => Ok(Self::Memory(memory, guest.pins().later())),
-                Err(_) => Err(CompStatus::LocalInvalidLkey),
-            },
-        }
-    }
-
-    /// Copies it to its place, unless it is unavailable; returns whether it was written.
-    pub(crate) fn copy(&self, target: &Target<M>) -> Written {
-        Ok(match self {
-            Self::Nothing => Ok(()),
-            Self::Inline(bytes) => target.write(bytes),
-            Self::Memory(memory, unpinned) => {
-                let _pinned = unpinned.pin().ok_or(Unplaced::Busy)?;
-                match target.copy(memory) {
-                    Ok(()) => Ok(()),
-                    Err(CopyError::Source(_)) => return Err(Unplaced::Lost),
-                    Err(CopyError::Target(error)) => Err(error),
-                }
-            }
-        })
-    }
 }
 
 impl<G: Guest> State<G> {
