@@ -593,10 +593,13 @@ def check_overlay(folder, lower):
 
 
 def discard_runs(runs):
-    """Removes the folders of old runs."""
-    old = sorted(runs.iterdir(), key=lambda path: path.stat().st_mtime)[:-KEPT_RUNS]
-    for folder in old:
-        if folder.stat().st_mtime < time.time() - 3600:
+    """Removes the folders of old runs, as other programs may do at the same time."""
+    ages = {}
+    for folder in runs.iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            ages[folder] = folder.stat().st_mtime
+    for folder in sorted(ages, key=ages.__getitem__)[:-KEPT_RUNS]:
+        if ages[folder] < time.time() - 3600:
             shutil.rmtree(folder, ignore_errors=True)
 
 
