@@ -213,8 +213,8 @@ cargo-deny:
 # Debian's newest kernel, which changes each day.
 .PHONY: canary
 canary:
-	@$(cached) $@ '$(EFA_ROOT)' tools/layer tools/canary.sh dkms/rust-kit "$$(date +%F)" -- sh -ec 'mkdir $$OUT/layer $$OUT/work; \
-		tools/layer $$OUT tools/canary.sh $(call release,cloud-amd64) $$OUT; rm -rf $$OUT/work'
+	@$(cached) $@ '$(EFA_ROOT)' tools/layer tests/canary.sh dkms/rust-kit "$$(date +%F)" -- sh -ec 'mkdir $$OUT/layer $$OUT/work; \
+		tools/layer $$OUT tests/canary.sh $(call release,cloud-amd64) $$OUT; rm -rf $$OUT/work'
 
 # The list of advisories changes each day. All crates of the lock file are fetched, also those for other systems.
 .PHONY: advisories
