@@ -8,7 +8,8 @@
 set -eu
 version=$(bash -c '. ./dkms.conf; echo $PACKAGE_VERSION')
 name=efa-rs-$version
-work=/tmp/package
+# Several packages may be built at a time.
+work=/tmp/package/$1
 # A version that dpkg, rpm and DKMS take for newer.
 newer=${version%.*}.99
 
