@@ -66,6 +66,6 @@ def test_crates():
 @pytest.mark.tier("all")
 @pytest.mark.needs("cargo-deny", "advisories")
 def test_advisories():
-    if not Path("/run/built/advisories").exists():
+    if not Path("/run/built/advisories/fetched").exists():
         pytest.skip("RustSec's list of advisories can't be fetched")
     deny("--disable-fetch", "advisories")

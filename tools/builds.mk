@@ -220,7 +220,8 @@ canary:
 .PHONY: advisories
 advisories: cargo-deny
 	@cargo fetch --quiet --locked --manifest-path emulator/Cargo.toml
-	@! $(built)/cargo-deny/bin/cargo-deny --manifest-path emulator/Cargo.toml fetch db >$(EFA_KEEP)/logs/$@.log 2>&1 || touch $(built)/$@
+	@mkdir -p $(built)/$@; ! $(built)/cargo-deny/bin/cargo-deny --manifest-path emulator/Cargo.toml fetch db >$(EFA_KEEP)/logs/$@.log 2>&1 || \
+		touch $(built)/$@/fetched
 
 # The roots of guests with arm64, or with a newer rdma-core.
 .PHONY: arm64-userland next
