@@ -35,7 +35,7 @@ export unpack
 define kernel
 .PHONY: kernel-$1 kit-$1 c-$1
 kernel-$1:
-	@$$(cached) $$@ '$$(EFA_ROOT)' $$(layer-$1) "$$$$unpack" -- sh -c '$$(if $$(in-$1),cp $(built)/arm64/layer/usr/lib/modules/$$(call \
+	@$$(cached) $$@ '$$(EFA_ROOT)' $$(layer-$1) -- sh -c '$$(if $$(in-$1),cp $(built)/arm64/layer/usr/lib/modules/$$(call \
 		of,$1)/vmlinuz ,python3 -c "$$$$unpack" /usr/lib/modules/$$(call of,$1)/vmlinuz.unsigned | zstd -dq >)$$$$OUT/image'
 
 kit-$1:
@@ -65,7 +65,7 @@ arm64:
 define module
 .PHONY: $1-$2
 $1-$2: kit-$2
-	@$$(cached) $$@ $3 @kit-$2 $$(layer-$2) '$4' -- $$(in-$2) sh -ec 'folder=/tmp/$$@; rm -rf $$$$folder; cp -rL /efa-rs/$3 $$$$folder; cd $$$$folder; \
+	@$$(cached) $$@ $3 @kit-$2 $$(layer-$2) -- $$(in-$2) sh -ec 'folder=/tmp/$$@; rm -rf $$$$folder; cp -rL /efa-rs/$3 $$$$folder; cd $$$$folder; \
 		make -j$$$$(nproc) -C $(built)/kit-$2/build M=$$$$PWD $$(llvm-$2) $4 modules; \
 		for file in *.ko ffi/bindings_generated.rs; do [ ! -e $$$$file ] || cp $$$$file $$$$OUT; done'
 endef
@@ -96,7 +96,7 @@ debug-kernel:
 .PHONY: linux-originals
 originals = $(shell sed -n 's/^file = "\(.*\)"/linux-*\/\1/p' upstream/series.toml | sort -u)
 linux-originals:
-	@$(cached) $@ '$(EFA_ROOT)' '$(originals)' -- sh -ec 'tar -x -f /usr/src/linux-source-$(series).tar.xz -C $$OUT --strip-components=1 \
+	@$(cached) $@ '$(EFA_ROOT)' -- sh -ec 'tar -x -f /usr/src/linux-source-$(series).tar.xz -C $$OUT --strip-components=1 \
 		--wildcards $(originals:%="%")'
 
 # Linux for the series in upstream/, built and documented in the folder where the tests mount it. Parts of the source are left out.
@@ -113,13 +113,15 @@ linux-tree:
 lld := CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER=clang-19 \
 	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS=-Clink-arg=--ld-path=/usr/bin/ld.lld-19
 target = CARGO_TARGET_DIR=$(EFA_KEEP)/$1 $(lld) cargo
-crates := efa_rs/hw $(foreach name,Cargo.toml Cargo.lock efa-emu fabric fuzz hw model testing vfio vfio-user,emulator/$(name))
+product := efa_rs/hw $(foreach name,Cargo.toml Cargo.lock $(foreach crate,efa-emu fabric hw model vfio vfio-user,$(crate)/Cargo.toml \
+	$(crate)/src),emulator/$(name))
+crates := $(product) $(foreach name,efa-emu/tests fabric fuzz hw model testing vfio vfio-user,emulator/$(name))
 .PHONY: emulator emulator-release
 emulator:
-	@$(cached) $@ '$(EFA_ROOT)' $(crates) -- sh -ec '$(call target,emulator) build --workspace --bins --locked \
+	@$(cached) $@ '$(EFA_ROOT)' $(product) -- sh -ec '$(call target,emulator) build --workspace --bins --locked \
 		--manifest-path emulator/Cargo.toml; cp $(EFA_KEEP)/emulator/debug/efa-emu $$OUT'
 emulator-release:
-	@$(cached) $@ '$(EFA_ROOT)' $(crates) -- sh -ec '$(call target,emulator) build --workspace --bins --release --locked \
+	@$(cached) $@ '$(EFA_ROOT)' $(product) -- sh -ec '$(call target,emulator) build --workspace --bins --release --locked \
 		--manifest-path emulator/Cargo.toml; cp $(EFA_KEEP)/emulator/release/efa-emu $$OUT'
 
 # What the benches need, see bench/README.md.
@@ -171,7 +173,7 @@ emulator-tests-arm64: arm64
 define host-program
 .PHONY: $1
 $1: rust-cloud-amd64
-	@$$(cached) $$@ '$$(EFA_ROOT)' host efa_rs samples emulator/hw emulator/model @rust-cloud-amd64 '$5' -- sh -ec '$5 RUSTC_BOOTSTRAP=1 \
+	@$$(cached) $$@ '$$(EFA_ROOT)' host efa_rs samples emulator/hw emulator/model @rust-cloud-amd64 -- sh -ec '$5 RUSTC_BOOTSTRAP=1 \
 		EFA_BINDINGS=$(built)/rust-cloud-amd64/bindings_generated.rs $$(call target,$2) build --release --locked \
 		--manifest-path host/$3Cargo.toml --bin $4; cp $(EFA_KEEP)/$2/release/$4 $$$$OUT'
 endef
@@ -184,7 +186,7 @@ $(eval $(call host-program,lives,host-coverage,,lives,$(call instrumented,-Cinst
 $(eval $(call host-program,fuzz-driver,host-fuzz,fuzz/,life,$(call instrumented,$(fuzzed))))
 .PHONY: fuzz-emulator
 fuzz-emulator:
-	@$(cached) $@ '$(EFA_ROOT)' $(crates) '$(fuzzed)' -- sh -ec 'RUSTFLAGS="$(fuzzed)" CXX=clang++-19 $(call target,emulator-fuzz) build \
+	@$(cached) $@ '$(EFA_ROOT)' $(crates) -- sh -ec 'RUSTFLAGS="$(fuzzed)" CXX=clang++-19 $(call target,emulator-fuzz) build \
 		--release --locked --manifest-path emulator/fuzz/Cargo.toml --bins --target x86_64-unknown-linux-gnu; \
 		find $(EFA_KEEP)/emulator-fuzz/x86_64-unknown-linux-gnu/release -maxdepth 1 -type f -executable -exec cp {} $$OUT ";"'
 
@@ -198,7 +200,7 @@ fuzz-crates:
 .PHONY: ruff
 ruff := ruff==0.17.6 --hash=sha256:aa3b08254a732acba246891089a152c47c5733dc36b8ecb76ce8602f8326e5e4
 ruff:
-	@$(cached) $@ '$(ruff)' -- sh -ec 'echo "$(ruff)" >/tmp/requirements; pip install --no-cache-dir --disable-pip-version-check \
+	@$(cached) $@ -- sh -ec 'echo "$(ruff)" >/tmp/requirements; pip install --no-cache-dir --disable-pip-version-check \
 		--root-user-action=ignore --no-deps --only-binary :all: --require-hashes --target $$OUT --requirement /tmp/requirements'
 .PHONY: checkpatch
 checkpatch:
@@ -207,7 +209,7 @@ checkpatch:
 .PHONY: cargo-deny
 cargo-deny := 0.18.3
 cargo-deny:
-	@$(cached) $@ '$(EFA_ROOT)' $(cargo-deny) -- sh -ec 'CARGO_TARGET_DIR=$(EFA_KEEP)/cargo-deny cargo install --locked --root $$OUT \
+	@$(cached) $@ '$(EFA_ROOT)' -- sh -ec 'CARGO_TARGET_DIR=$(EFA_KEEP)/cargo-deny cargo install --locked --root $$OUT \
 		--version $(cargo-deny) cargo-deny'
 
 # Debian's newest kernel, which changes each day.
