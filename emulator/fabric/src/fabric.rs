@@ -13,8 +13,9 @@ use std::{
     time::Duration,
 };
 
+use arc_swap::{ArcSwap, Guard};
 use efa_model::Device;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 
 use crate::{
     Frame, PathCounters, Settings, Tap,
@@ -45,7 +46,8 @@ const MAX_PAYLOAD: usize = 8928;
 #[derive(Debug)]
 pub struct Fabric<G: Guest> {
     wire: Wire,
-    ports: RwLock<Vec<Port<G>>>,
+    /// A snapshot, which is only replaced with `links` locked.
+    ports: ArcSwap<Vec<Port<G>>>,
     links: Mutex<Links>,
     /// Number of threads that have come back after they had got a substitute.
     returned: AtomicUsize,
@@ -76,7 +78,7 @@ impl<G: Guest> Fabric<G> {
     pub fn new(settings: Settings, seed: u64) -> Self {
         Self {
             wire: Wire::new(Network::new(settings, seed)),
-            ports: RwLock::default(),
+            ports: ArcSwap::default(),
             links: Mutex::default(),
             returned: AtomicUsize::new(0),
         }
@@ -89,11 +91,13 @@ impl<G: Guest> Fabric<G> {
 
     /// Attaches a device.
     pub fn attach(&self, device: Device, guest: G) -> PortId {
-        let mut ports = self.ports.write();
+        let _links = self.links.lock();
+        let mut ports = Vec::clone(&self.ports.load());
         let (port, mailbox) = self.wire.add_port(false);
         self.wire.enter(device.address(), port, None);
         let endpoint = Endpoint::new(port, mailbox, device, guest);
         ports.push(Port::Endpoint(Arc::new(endpoint)));
+        self.ports.store(Arc::new(ports));
         port
     }
 
@@ -104,7 +108,7 @@ impl<G: Guest> Fabric<G> {
     }
 
     fn endpoints(&self) -> Vec<Arc<Endpoint<G>>> {
-        let ports = self.ports.read();
+        let ports = self.ports.load();
         let endpoints = ports.iter().filter_map(|port| match port {
             Port::Endpoint(endpoint) => Some(Arc::clone(endpoint)),
             Port::Peer(_) => None,
@@ -113,7 +117,7 @@ impl<G: Guest> Fabric<G> {
     }
 
     fn port(&self, port: PortId) -> Option<Port<G>> {
-        self.ports.read().get(port.0).cloned()
+        self.ports.load().get(port.0).cloned()
     }
 
     fn endpoint(&self, port: PortId) -> Option<Arc<Endpoint<G>>> {
@@ -125,7 +129,7 @@ impl<G: Guest> Fabric<G> {
 
     /// Returns the settings of the network.
     pub fn settings(&self) -> Arc<Settings> {
-        self.wire.network.settings()
+        Guard::into_inner(self.wire.network.settings())
     }
 
     /// Changes the settings of the network, for packets sent from now on.
@@ -285,8 +289,8 @@ impl<G: Guest> Fabric<G> {
             return Err(JoinError::AddressTaken);
         }
         let (gone, joined) = {
-            let mut ports = self.ports.write();
             let mut links = self.links.lock();
+            let mut ports = Vec::clone(&self.ports.load());
             if links.is_stale(newcomer.session) {
                 return Err(JoinError::TooLate);
             }
@@ -301,6 +305,7 @@ impl<G: Guest> Fabric<G> {
                     ports.push(peer);
                 }
             }
+            self.ports.store(Arc::new(ports));
             (gone, joined)
         };
         let mut woken = Woken::new();

@@ -11,13 +11,14 @@ use std::{
     collections::BinaryHeap,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering as Atomic},
+        atomic::{AtomicU64, Ordering as Atomic},
     },
     time::Duration,
 };
 
+use arc_swap::{ArcSwap, Guard};
 use fastrand::Rng;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -64,9 +65,7 @@ pub struct Sent<P> {
 /// [`Fabric`](crate::Fabric) contains one. It can be used alone, to compare other transports on the same network.
 #[derive(Debug)]
 pub struct Network<P> {
-    settings: RwLock<Arc<Settings>>,
-    /// Whether security groups deny any packets.
-    denies: AtomicBool,
+    settings: ArcSwap<Settings>,
     /// Counters of [`Settings::MAX_PATHS`] paths.
     counters: Box<[Counters]>,
     state: Mutex<State<P>>,
@@ -176,8 +175,7 @@ impl<P> Network<P> {
     pub fn new(settings: Settings, seed: u64) -> Self {
         let paths = usize::from(Settings::MAX_PATHS);
         Self {
-            denies: AtomicBool::new(!settings.deny.is_empty()),
-            settings: RwLock::new(Arc::new(settings)),
+            settings: ArcSwap::from_pointee(settings),
             counters: (0..paths).map(|_| Counters::default()).collect(),
             state: Mutex::new(State {
                 random: Rng::with_seed(seed),
@@ -198,20 +196,13 @@ impl<P> Network<P> {
     }
 
     /// Returns the settings of the network.
-    pub(crate) fn settings(&self) -> Arc<Settings> {
-        Arc::clone(&self.settings.read())
+    pub(crate) fn settings(&self) -> Guard<Arc<Settings>> {
+        self.settings.load()
     }
 
     /// Changes the settings of the network, for packets sent from now on.
     pub(crate) fn set(&self, settings: Settings) {
-        self.denies
-            .store(!settings.deny.is_empty(), Atomic::Relaxed);
-        *self.settings.write() = Arc::new(settings);
-    }
-
-    /// Whether security groups deny any packets.
-    pub(crate) fn denies(&self) -> bool {
-        self.denies.load(Atomic::Relaxed)
+        self.settings.store(Arc::new(settings));
     }
 
     /// Returns the counters of each path.
@@ -232,7 +223,7 @@ impl<P> Network<P> {
 
     /// Decides at random whether a payload gets a bit error; returns the byte's offset, and the bit's number in that byte.
     pub(crate) fn flips(&self, length: u32) -> Option<(u32, u8)> {
-        let part = self.settings.read().flip;
+        let part = self.settings().flip;
         if part == 0.0 || length == 0 {
             return None;
         }

@@ -12,7 +12,8 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::{Mutex, RwLock};
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 
 use crate::{
     capture::{self, Message, Route, Tap},
@@ -46,13 +47,19 @@ pub(crate) struct Mailbox {
 pub(crate) struct Wire {
     pub(crate) network: Network<Packet>,
     pub(crate) schedule: Schedule,
-    mailboxes: RwLock<Vec<Arc<Mailbox>>>,
-    directory: RwLock<HashMap<Address, Entry>>,
-    /// Device addresses, indexed by port.
-    addresses: RwLock<Vec<Address>>,
+    ports: ArcSwap<Ports>,
     /// Number of packets dropped because the queue of their port was full.
     overflows: AtomicUsize,
     tap: OnceLock<Arc<dyn Tap>>,
+}
+
+/// The ports, in a snapshot that readers use without a lock.
+#[derive(Clone, Debug, Default)]
+struct Ports {
+    mailboxes: Vec<Arc<Mailbox>>,
+    /// Device addresses, indexed by port.
+    addresses: Vec<Address>,
+    directory: HashMap<Address, Entry>,
 }
 
 /// Directory entry of an address.
@@ -102,9 +109,7 @@ impl Wire {
         Self {
             network,
             schedule: Schedule::default(),
-            mailboxes: RwLock::default(),
-            directory: RwLock::default(),
-            addresses: RwLock::default(),
+            ports: ArcSwap::default(),
             overflows: AtomicUsize::new(0),
             tap: OnceLock::new(),
         }
@@ -131,7 +136,8 @@ impl Wire {
         let Some(tap) = self.tap.get() else {
             return;
         };
-        let address = |port: PortId| self.addresses.read().get(port.0).copied();
+        let ports = self.ports.load();
+        let address = |port: PortId| ports.addresses.get(port.0).copied();
         let route = Route {
             from: address(packet.from).unwrap_or_default(),
             to: address(packet.to).unwrap_or_default(),
@@ -163,39 +169,53 @@ impl Wire {
             is_remote,
             inbox: Mutex::default(),
         });
-        let mut mailboxes = self.mailboxes.write();
-        mailboxes.push(Arc::clone(&mailbox));
-        self.network.set_ports(mailboxes.len());
-        (PortId(mailboxes.len() - 1), mailbox)
+        let before = self.change(|ports| ports.mailboxes.push(Arc::clone(&mailbox)));
+        let port = before.mailboxes.len();
+        self.network.set_ports(port + 1);
+        (PortId(port), mailbox)
     }
 
     /// Directs packets for an address to a port, permanently or until a given time.
     pub(crate) fn enter(&self, address: Address, port: PortId, until: Option<Duration>) {
-        let mut addresses = self.addresses.write();
-        if addresses.len() <= port.0 {
-            addresses.resize(port.0 + 1, Address::default());
-        }
-        addresses[port.0] = address;
-        drop(addresses);
-        self.directory
-            .write()
-            .insert(address, Entry { port, until });
+        self.change(
+            |Ports {
+                 addresses,
+                 directory,
+                 ..
+             }| {
+                if addresses.len() <= port.0 {
+                    addresses.resize(port.0 + 1, Address::default());
+                }
+                addresses[port.0] = address;
+                directory.insert(address, Entry { port, until });
+            },
+        );
     }
 
     /// Removes an address from the directory, if it belongs to this port.
     pub(crate) fn forget(&self, address: Address, port: PortId) {
-        let mut directory = self.directory.write();
-        if directory
-            .get(&address)
-            .is_some_and(|entry| entry.port == port)
-        {
-            directory.remove(&address);
-        }
+        self.change(|Ports { directory, .. }| {
+            if directory
+                .get(&address)
+                .is_some_and(|entry| entry.port == port)
+            {
+                directory.remove(&address);
+            }
+        });
+    }
+
+    /// Replaces the snapshot of the ports; returns the one before.
+    fn change(&self, change: impl Fn(&mut Ports)) -> Arc<Ports> {
+        self.ports.rcu(|ports| {
+            let mut ports = Ports::clone(ports);
+            change(&mut ports);
+            ports
+        })
     }
 
     /// Returns the port with an address.
     pub(crate) fn find(&self, now: Duration, address: Address) -> Option<PortId> {
-        let entry = *self.directory.read().get(&address)?;
+        let entry = *self.ports.load().directory.get(&address)?;
         let is_valid = entry.until.is_none_or(|until| now < until);
         is_valid.then_some(entry.port)
     }
@@ -229,13 +249,14 @@ impl Wire {
 
     /// Whether security groups deny a packet.
     pub(crate) fn is_denied(&self, packet: &Packet) -> bool {
-        if !self.network.denies() {
+        let settings = self.network.settings();
+        if settings.deny.is_empty() {
             return false;
         }
-        let addresses = self.addresses.read();
-        let [from, to] = [packet.from, packet.to].map(|port| addresses.get(port.0).copied());
+        let ports = self.ports.load();
+        let [from, to] = [packet.from, packet.to].map(|port| ports.addresses.get(port.0).copied());
         from.zip(to)
-            .is_some_and(|(from, to)| self.network.settings().denies(from, to))
+            .is_some_and(|(from, to)| settings.denies(from, to))
     }
 
     /// Queues a packet at its port, and wakes the port. If the queue is full, the packet is dropped.
@@ -245,8 +266,8 @@ impl Wire {
 
     /// As [`Self::arrive`], at another port.
     pub(crate) fn arrive_at(&self, port: PortId, packet: Packet, woken: &mut Woken) {
-        let mailbox = self.mailboxes.read().get(port.0).cloned();
-        let Some(mailbox) = mailbox else {
+        let ports = self.ports.load();
+        let Some(mailbox) = ports.mailboxes.get(port.0) else {
             return;
         };
         if mailbox.inbox.lock().push(packet) {
@@ -265,10 +286,7 @@ impl Wire {
 
     /// Whether a port belongs to a device of another program.
     pub(crate) fn is_remote(&self, port: PortId) -> bool {
-        let mailboxes = self.mailboxes.read();
-        mailboxes
-            .get(port.0)
-            .is_some_and(|mailbox| mailbox.is_remote)
+        self.has(port, |mailbox| mailbox.is_remote)
     }
 
     /// Whether a packet has its payload in slow memory of another port's guest. That port has to read it.
@@ -279,15 +297,14 @@ impl Wire {
 
     /// See [`Mailbox::is_slow`].
     pub(crate) fn is_slow(&self, port: PortId) -> bool {
-        let mailboxes = self.mailboxes.read();
-        mailboxes.get(port.0).is_some_and(|port| port.is_slow())
+        self.has(port, Mailbox::is_slow)
     }
 
     /// Returns the number of threads that have run a port since the last call and have no substitute. The memory that they access
     /// counts as slow then. A port that accesses memory of another one's guest is taken away from its thread. `seen` has the runs
     /// of the last call.
     pub(crate) fn relieve(&self, seen: &mut Vec<Option<Run>>) -> usize {
-        let mailboxes = self.mailboxes.read();
+        let mailboxes = &self.ports.load().mailboxes;
         seen.resize(mailboxes.len(), None);
         let mut stuck = 0;
         for ((port, mailbox), seen) in mailboxes.iter().enumerate().zip(seen) {
@@ -312,12 +329,17 @@ impl Wire {
 
     /// Wakes a port.
     pub(crate) fn wake(&self, port: PortId, woken: &mut Woken) {
-        let mailboxes = self.mailboxes.read();
-        if mailboxes
-            .get(port.0)
-            .is_some_and(|mailbox| mailbox.turn.wake())
-        {
+        if self.has(port, |mailbox| mailbox.turn.wake()) {
             woken.push_back(port);
         }
+    }
+
+    /// Whether there is such a port, and `test` holds for it.
+    fn has(&self, port: PortId, test: impl FnOnce(&Mailbox) -> bool) -> bool {
+        self.ports
+            .load()
+            .mailboxes
+            .get(port.0)
+            .is_some_and(|mailbox| test(mailbox))
     }
 }

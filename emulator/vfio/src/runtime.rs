@@ -22,7 +22,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::slot::Slot;
 
 /// Number of packets that a caller moves at once after it gave a device work, so that short messages need no other thread.
-const PROMPT: u32 = 64;
+const PROMPT: u32 = 1024;
 
 /// Number of packets that a thread moves before it reads the clock again.
 const BATCH: u32 = 128;

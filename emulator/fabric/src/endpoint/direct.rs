@@ -144,6 +144,7 @@ impl<G: Guest> Endpoint<G> {
                     Some(state.guest.pins().later())
                 }),
             };
+            let has_taken = places.is_some();
             if let Some(places) = places {
                 for message in &mut *messages {
                     message.copy(is_slow, bytes, |access| {
@@ -154,8 +155,10 @@ impl<G: Guest> Endpoint<G> {
             }
             // The sender is notified before the receiver's program, see `Transfer::place`.
             self.end_all(now, wire, messages, woken);
-            let conclude = || receiver.conclude_all(wire, messages, woken);
-            self.mailbox.accessing(receiver.port, conclude);
+            if has_taken {
+                let conclude = || receiver.conclude_all(wire, messages, woken);
+                self.mailbox.accessing(receiver.port, conclude);
+            }
         }
         messages.clear();
     }
