@@ -9,6 +9,7 @@ use std::{
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    time::Duration,
 };
 
 use crate::wait::{patience, wait_for, wait_until};
@@ -25,6 +26,16 @@ pub fn free_address() -> SocketAddr {
             return address;
         }
     }
+}
+
+/// Returns the time of processors that a process has used: a number, or `self`.
+pub fn cpu_of(process: &str) -> Duration {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+    // The name of the program may have spaces. User and system time, in ticks of 10 ms, are the 14th and the 15th field.
+    let (_, fields) = stat.rsplit_once(") ").unwrap();
+    let ticks = fields.split(' ').skip(11).take(2);
+    let ticks: u64 = ticks.map(|field| field.parse::<u64>().unwrap()).sum();
+    Duration::from_millis(10 * ticks)
 }
 
 /// An emulator with some devices, which is killed on drop.
@@ -159,6 +170,11 @@ impl Emulator {
     pub fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+    }
+
+    /// Returns the time of processors that the process has used.
+    pub fn cpu(&self) -> Duration {
+        cpu_of(&self.pid().to_string())
     }
 
     /// Returns the memory of the process in bytes, without memory that is shared with machines.
