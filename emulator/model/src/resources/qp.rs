@@ -82,6 +82,9 @@ pub(crate) struct Qps {
     last: u16,
 }
 
+/// Work requests in flight that a search for the users of a region looks at, at least.
+const SEARCHED: usize = 4096;
+
 /// Objects of the kinds that a queue pair uses.
 pub(crate) struct Used<'a> {
     pub(crate) pds: &'a mut Pds,
@@ -111,10 +114,17 @@ impl Qps {
         self.table.first().map(snapshot).collect()
     }
 
-    /// Returns a queue pair and the id of its work request that uses the memory region with a local key.
+    /// Returns a queue pair and the id of its work request that uses the memory region with a local key. This only finds programs'
+    /// errors, so that the search ends after [`SEARCHED`] work requests: each deregistration does it.
     pub(crate) fn user_of(&self, lkey: u32) -> Option<(u16, u16)> {
+        let mut searched = 0;
+        let is_searched = |(_, qp): &(u16, &Qp)| {
+            let before = searched;
+            searched += qp.send_queue.snapshot().outstanding;
+            before < SEARCHED
+        };
         let uses = |(number, qp): (u16, &Qp)| Some((number, qp.send_queue.user_of(lkey)?));
-        self.table.numbered().find_map(uses)
+        self.table.numbered().take_while(is_searched).find_map(uses)
     }
 
     /// Returns the locations of all receive queues.

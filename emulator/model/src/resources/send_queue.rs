@@ -2,7 +2,7 @@
 
 //! Send queues: a ring of work requests in the device's memory.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::VecDeque, time::Duration};
 
 use efa_hw::{
     admin::qp::QpType,
@@ -49,8 +49,8 @@ pub(crate) struct SendQueue {
     posted: Box<[u64]>,
     /// Number of work requests fetched, modulo 2^16.
     fetched: u16,
-    /// Work requests that were fetched and have not ended, by number. They may end in any order.
-    outstanding: BTreeMap<u64, Outstanding>,
+    /// Work requests that were fetched and have not ended, with their numbers, in their order. They may end in any other.
+    outstanding: VecDeque<(u64, Outstanding)>,
     /// Bitmap of the ids of these; empty before the first one, and if ids have 64 bits.
     ids: Box<[u64]>,
     /// Number of the next fetched work request.
@@ -222,7 +222,7 @@ impl SendQueue {
     pub(crate) fn add(&mut self, request: Outstanding) -> u64 {
         let number = self.next;
         self.next += 1;
-        self.outstanding.insert(number, request);
+        self.outstanding.push_back((number, request));
         number
     }
 
@@ -240,16 +240,17 @@ impl SendQueue {
 
     /// The id of the oldest work request that uses the memory region with a local key, if one does.
     pub(crate) fn user_of(&self, lkey: u32) -> Option<u16> {
-        let uses = |request: &&Outstanding| lkey != 0 && request.lkeys.contains(&lkey);
-        self.outstanding
-            .values()
-            .find(uses)
-            .map(|request| request.req_id)
+        let mut requests = self.outstanding.iter().map(|(_, request)| request);
+        let user = requests.find(|request| lkey != 0 && request.lkeys.contains(&lkey));
+        user.map(|request| request.req_id)
     }
 
     /// Removes a work request that has ended.
     pub(crate) fn remove(&mut self, number: u64) -> Option<Outstanding> {
-        let request = self.outstanding.remove(&number)?;
+        let found = self
+            .outstanding
+            .binary_search_by_key(&number, |(number, _)| *number);
+        let (_, request) = self.outstanding.remove(found.ok()?)?;
         if let Some(word) = self.ids.get_mut(usize::from(request.req_id / 64)) {
             *word &= !(1 << (request.req_id % 64));
         }
@@ -260,7 +261,8 @@ impl SendQueue {
     pub(crate) fn take_all(&mut self) -> impl Iterator<Item = Outstanding> + use<> {
         self.registering = None;
         self.ids = Box::default();
-        std::mem::take(&mut self.outstanding).into_values()
+        let outstanding = std::mem::take(&mut self.outstanding).into_iter();
+        outstanding.map(|(_, request)| request)
     }
 
     /// Whether fetched work requests have not ended.
