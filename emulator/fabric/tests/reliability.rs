@@ -199,7 +199,7 @@ fn a_message_that_was_refused_does_not_arrive() {
         });
         let (from, to) = (net.region(&a, 1, 0), net.region(&b, 1, 0));
         let reuse = Overrides {
-            reuse_qp_numbers: Some(true),
+            reuse_numbers: Some(true),
             ..Overrides::default()
         };
         net.set(b.port, reuse);

@@ -138,8 +138,8 @@ attributes! {
     ///
     /// This was not measured on hardware. rdma-core's `efa_io_defs.h` describes status 1 as "Flushed during QP destroy".
     flush_on_destroy: bool,
-    /// Whether the number of a destroyed queue pair is given to the next one. Otherwise it is reused as late as possible.
-    reuse_qp_numbers: bool,
+    /// Whether the number of a destroyed object is given to the next one of its kind. Otherwise it is reused as late as possible.
+    reuse_numbers: bool,
     /// Limit on the service level of a queue pair.
     max_sl: u8,
     /// Limit on memory regions.

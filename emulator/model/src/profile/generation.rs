@@ -120,7 +120,7 @@ impl Profile {
             check_empty_keys: false,
             check_read_version: false,
             flush_on_destroy: true,
-            reuse_qp_numbers: false,
+            reuse_numbers: false,
             max_sl: u8::MAX,
             // All valid numbers.
             max_mr: 65534,

@@ -84,7 +84,7 @@ impl Ahs {
         }
         let ah = self
             .table
-            .insert(attributes.max_ah, Ah { peer, created: 1 })?;
+            .insert(attributes, attributes.max_ah, Ah { peer, created: 1 })?;
         self.by_peer.insert(peer, ah);
         pds.add_user(command.pd);
         Ok(CreateAhResponse { ah })

@@ -319,6 +319,7 @@ impl Cqs {
         }
         let limit = attributes.max_cq.min(bars.max_cq);
         let cq_idx = self.0.insert(
+            attributes,
             limit,
             Cq {
                 uar: command.uar,

@@ -199,7 +199,7 @@ impl Eqs {
             vector: command.msix_vector.into(),
             ..Eq::default()
         };
-        let eqn = self.0.insert(attributes.max_eq, eq)?;
+        let eqn = self.0.insert(attributes, attributes.max_eq, eq)?;
         Ok(CreateEqResponse { eqn })
     }
 

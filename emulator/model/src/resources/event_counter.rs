@@ -121,6 +121,7 @@ impl EventCounters {
         }
         uars.get(command.uar)?;
         let number = self.0.insert(
+            attributes,
             attributes.max_event_counters,
             EventCounter {
                 uar: command.uar,

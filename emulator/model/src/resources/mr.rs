@@ -333,7 +333,7 @@ impl Mrs {
 
     fn insert(&mut self, attributes: &Attributes, mr: Mr) -> Result<u32, Status> {
         let capacity = mr.capacity;
-        let l_key = self.table.insert(attributes.max_mr, mr)?;
+        let l_key = self.table.insert(attributes, attributes.max_mr, mr)?;
         self.total_pages += capacity;
         Ok(l_key)
     }

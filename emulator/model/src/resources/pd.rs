@@ -30,7 +30,7 @@ pub(crate) type Pds = Table<Pd>;
 
 impl Pds {
     pub(crate) fn alloc(&mut self, attributes: &Attributes) -> Result<AllocPdResponse, Status> {
-        let pd = self.insert(attributes.max_pd, Pd::default())?;
+        let pd = self.insert(attributes, attributes.max_pd, Pd::default())?;
         Ok(AllocPdResponse { pd })
     }
 

@@ -262,8 +262,8 @@ impl Qps {
             return Err(Status::IllegalParameter);
         }
         let limit = attributes.max_qp.min(bars.max_qp);
-        self.table.reuses_early = attributes.reuse_qp_numbers;
         let qp_num = self.table.insert(
+            attributes,
             limit,
             Qp {
                 pd: command.pd,

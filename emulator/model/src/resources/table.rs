@@ -10,7 +10,7 @@ use std::{
 
 use efa_hw::admin::Status;
 
-use crate::snapshot::MAX_LISTED;
+use crate::{profile::attributes::Attributes, snapshot::MAX_LISTED};
 
 /// A number of an object.
 pub(crate) trait Number: Copy + Eq + Hash + TryFrom<usize> + TryInto<usize> {
@@ -42,13 +42,11 @@ impl Number for u32 {
 /// Objects identified by numbers.
 ///
 /// Numbers start at 1, so that a number that was never set refers to nothing. A freed number is reused as late as possible,
-/// even after a reset, to detect a driver that still uses it.
+/// even after a reset, to detect a driver that still uses it; or as early as possible if the attributes say so.
 #[derive(Debug)]
 pub(crate) struct Table<T, N = u16> {
     objects: Vec<Option<T>>,
     free: VecDeque<N>,
-    /// Whether freed numbers are reused as early as possible instead, to detect programs that confuse two objects.
-    pub(super) reuses_early: bool,
     live: usize,
     /// Numbers of objects that a reset has removed, and that were not reused since.
     ended: HashSet<N>,
@@ -61,7 +59,6 @@ impl<T, N> Default for Table<T, N> {
         Self {
             objects: Vec::new(),
             free: VecDeque::new(),
-            reuses_early: false,
             live: 0,
             ended: HashSet::new(),
             missed: Cell::new(false),
@@ -76,12 +73,17 @@ impl<T, N: Number> Table<T, N> {
     }
 
     /// Adds an object, if there are less than `limit`, and returns its number.
-    pub(crate) fn insert(&mut self, limit: u32, object: T) -> Result<N, Status> {
+    pub(crate) fn insert(
+        &mut self,
+        attributes: &Attributes,
+        limit: u32,
+        object: T,
+    ) -> Result<N, Status> {
         let limit = usize::try_from(limit).unwrap_or(N::MAX).min(N::MAX);
         if self.live >= limit {
             return Err(Status::ResourceAllocationFailure);
         }
-        let number = if self.reuses_early && !self.free.is_empty() {
+        let number = if attributes.reuse_numbers && !self.free.is_empty() {
             self.free.pop_back()
         } else if self.objects.len() < limit {
             self.objects.push(None);

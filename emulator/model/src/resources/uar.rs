@@ -20,7 +20,7 @@ impl Uars {
         bars: &Bars,
     ) -> Result<AllocUarResponse, Status> {
         let limit = attributes.max_uar.min(bars.max_uar);
-        let uar = self.insert(limit, Users::default())?;
+        let uar = self.insert(attributes, limit, Users::default())?;
         Ok(AllocUarResponse { uar })
     }
 

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use efa_hw::admin::{
     Status,
     cq::DestroyCq,
+    pd::{AllocPd, DeallocPd},
     qp::{CreateQp, CreateQpResponse, DestroyQp, ModifyQp, ModifyQpMask, QpState, QpType, QueryQp},
     uar::AllocUar,
 };
@@ -32,9 +33,9 @@ fn queue_pair_with_two_completion_queues() {
 }
 
 #[test]
-fn numbers_of_queue_pairs_come_back_at_once() {
+fn numbers_come_back_at_once() {
     let mut set = Set::new(Profile::Efa2);
-    set.set(r#"{"reuse_qp_numbers":true}"#);
+    set.set(r#"{"reuse_numbers":true}"#);
     let cq = set.cq();
     let command = set.create_qp(QpType::Srd, cq);
     let [first, second] = [(); 2].map(|()| set.execute(&command).qp_handle);
@@ -42,6 +43,9 @@ fn numbers_of_queue_pairs_come_back_at_once() {
         set.execute(&DestroyQp { qp_handle });
         assert_eq!(set.execute(&command).qp_handle, qp_handle);
     }
+    let [pd, _] = [(); 2].map(|()| set.execute(&AllocPd::default()).pd);
+    set.execute(&DeallocPd { pd });
+    assert_eq!(set.execute(&AllocPd::default()).pd, pd);
 }
 
 #[test]
