@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// Number of calls of [`Wire::relieve`] for which a port counts as slow.
-const SLOW: u32 = 6000;
+const SLOW: u32 = 1200;
 
 /// Value of [`Mailbox::accessed`] while the port accesses only the memory of its own guest.
 const NOBODY: usize = usize::MAX;

@@ -15,7 +15,7 @@ mod ram;
 mod socket;
 
 pub use bound::{BOUNDS, Bound};
-pub use emulator::{Emulator, cpu_of, free_address};
+pub use emulator::{Emulator, Thread, free_address, runnable_of};
 pub use end::End;
 pub use ram::{BASE, Ram};
 pub use socket::{MEMORY_AND_BUS_MASTER, Machine, Socket};

@@ -28,14 +28,29 @@ pub fn free_address() -> SocketAddr {
     }
 }
 
-/// Returns the time of processors that a process has used: a number, or `self`.
-pub fn cpu_of(process: &str) -> Duration {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
-    // The name of the program may have spaces. User and system time, in ticks of 10 ms, are the 14th and the 15th field.
-    let (_, fields) = stat.rsplit_once(") ").unwrap();
-    let ticks = fields.split(' ').skip(11).take(2);
-    let ticks: u64 = ticks.map(|field| field.parse::<u64>().unwrap()).sum();
-    Duration::from_millis(10 * ticks)
+/// A thread of a process.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Thread {
+    /// Its name, of which the kernel keeps 15 bytes.
+    pub name: String,
+    path: PathBuf,
+}
+
+/// Returns the threads of a process, a number or `self`, and the time for which each has run or waited for a processor.
+pub fn runnable_of(process: &str) -> Vec<(Thread, Duration)> {
+    let threads = fs::read_dir(format!("/proc/{process}/task")).unwrap();
+    let time_of = |path: PathBuf| {
+        // A thread may have ended.
+        let name = fs::read_to_string(path.join("comm")).ok()?;
+        let times = fs::read_to_string(path.join("schedstat")).ok()?;
+        let times = times.split(' ').take(2).map(|time| time.parse::<u64>());
+        let time = Duration::from_nanos(times.map(Result::unwrap).sum());
+        let name = name.trim_end().to_owned();
+        Some((Thread { name, path }, time))
+    };
+    threads
+        .filter_map(|entry| time_of(entry.ok()?.path()))
+        .collect()
 }
 
 /// An emulator with some devices, which is killed on drop.
@@ -172,9 +187,9 @@ impl Emulator {
         self.child.wait().unwrap();
     }
 
-    /// Returns the time of processors that the process has used.
-    pub fn cpu(&self) -> Duration {
-        cpu_of(&self.pid().to_string())
+    /// See [`runnable_of`].
+    pub fn runnable(&self) -> Vec<(Thread, Duration)> {
+        runnable_of(&self.pid().to_string())
     }
 
     /// Returns the memory of the process in bytes, without memory that is shared with machines.

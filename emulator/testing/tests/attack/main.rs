@@ -2,9 +2,9 @@
 
 //! Machines, peers and control clients that attack an emulator, which serves others meanwhile.
 //!
-//! Each attack runs for a third of `EFA_SECONDS` (default: 1) beside two bystanders, which send each other messages, execute commands
-//! and read registers. All data must be correct. In another third, a control takes as much of the processors as attackers and
-//! emulator have, and does not touch the emulator. If `EFA_SECONDS` is set, as by tests/test_emulator.py, there are limits:
+//! Each attack runs for half of `EFA_SECONDS` (default: 1) beside two bystanders, which send each other messages, execute commands
+//! and read registers. All data must be correct. In the other half, a control has as many threads that run or wait for a
+//! processor as attackers and emulator had, and does not touch the emulator. If `EFA_SECONDS` is set, as by tests/test_emulator.py, there are limits:
 //! bystanders have at least [`RATE`] of the messages that they have beside the control, their longest command takes at most
 //! [`COMMANDS`] times as long, and the memory of the process stays below its [`Bound`].
 //!
@@ -16,7 +16,9 @@ mod peers;
 mod strangers;
 
 use std::{
+    collections::BTreeMap,
     env, fs, hint,
+    num::NonZero,
     sync::{
         Mutex,
         atomic::{AtomicBool, Ordering},
@@ -27,11 +29,14 @@ use std::{
 
 use efa_hw::{admin::qp::QpType, features::NetworkAttr, io::CompStatus, regs::Register};
 use efa_testing::{
-    machine::{BOUNDS, Bound, Emulator, End, cpu_of},
+    machine::{BOUNDS, Bound, Emulator, End, Thread, runnable_of},
     qp::Send,
     region::pattern,
 };
-use rustix::time::{ClockId, clock_gettime};
+use rustix::{
+    thread::set_current_timer_slack,
+    time::{ClockId, clock_gettime},
+};
 
 /// Least part of the messages beside the control that bystanders have beside an attack.
 const RATE: f64 = 0.8;
@@ -42,8 +47,22 @@ const COMMANDS: f64 = 3.0;
 /// Attempts to stay within both, as the host may stall one.
 const ATTEMPTS: usize = 3;
 
-/// Threads of the emulator, at most, that do the work of attackers beside their own.
-const WORKERS: usize = 2;
+/// Writes that bystanders have in flight in a round, and the bytes of each.
+const AT_ONCE: u32 = 200;
+const LENGTH: u32 = 8192;
+
+/// Time for which a thread of the control runs at once.
+const CHUNK: Duration = Duration::from_micros(100);
+
+/// Bytes of a copy of the control.
+const PIECE: usize = 64 << 10;
+
+/// Part of the time below which a thread has no share in an attack.
+const LEAST: f64 = 0.02;
+
+/// The names of a bystander's thread, and of the emulator's threads that serve only bystanders.
+const BYSTANDER: &str = "bystander";
+const OF_BYSTANDERS: [&str; 3] = [BYSTANDER, "device 0", "device 1"];
 
 /// Devices 0 and 1 are those of bystanders, the others the attackers'.
 const DEVICES: usize = 6;
@@ -74,45 +93,54 @@ fn the_guide_has_the_bounds() {
 /// Results of the bystanders.
 #[derive(Debug)]
 struct Seen {
-    pings: u32,
+    rounds: u32,
     longest_command: Duration,
-    /// Time of a processor that they have used.
-    cpu: Duration,
 }
 
-/// Returns the time of a processor that the calling thread has used.
+/// Returns the time for which the calling thread has run.
 fn own_cpu() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     // CAST: it is positive.
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Takes a part of a processor until `stop`.
+/// Copies memory, as emulator and attackers do, or waits for a processor, for a part of the time until `stop`.
 fn burn(part: f64, stop: &AtomicBool) {
-    let start = Instant::now();
+    set_current_timer_slack(NonZero::new(1)).unwrap();
+    let mut memory = vec![1; 8 << 20];
+    let (from, to) = memory.split_at_mut(4 << 20);
+    let mut pieces = (0..from.len()).step_by(PIECE).cycle();
     while !stop.load(Ordering::Relaxed) {
-        match own_cpu() < start.elapsed().mul_f64(part) {
-            true => (0..1000).for_each(|_| hint::spin_loop()),
-            false => thread::sleep(Duration::from_micros(100)),
+        let (start, before) = (Instant::now(), own_cpu());
+        while own_cpu() < before + CHUNK {
+            let piece = pieces.next().unwrap();
+            let to = hint::black_box(&mut to[piece..][..PIECE]);
+            to.copy_from_slice(&from[piece..][..PIECE]);
         }
+        thread::sleep(start.elapsed().mul_f64(1.0 / part - 1.0));
     }
 }
 
 /// Exchanges messages and executes commands, between two machines, until `stop`.
 fn run_bystanders(a: &mut End, b: &mut End, stop: &AtomicBool) -> Seen {
     let mut seen = Seen {
-        pings: 0,
+        rounds: 0,
         longest_command: Duration::ZERO,
-        cpu: own_cpu(),
     };
     while !stop.load(Ordering::Relaxed) {
-        let bytes = pattern(64, seen.pings.into());
+        let bytes = pattern(AT_ONCE as usize * LENGTH as usize, seen.rounds.into());
         a.fill(&bytes);
         b.receive(0, 64);
-        assert_eq!(a.run(&Send::message(&b.qp, &a.region, 64)), CompStatus::Ok);
+        a.put(&Send::message(&b.qp, &a.region, 64));
+        let write = Send::write(&b.qp, &a.region, &b.region, LENGTH);
+        for number in 0..AT_ONCE {
+            a.put(&write.moved(u64::from(number * LENGTH)));
+        }
+        a.ring();
         assert_eq!(b.wait(), CompStatus::Ok);
-        assert!(b.content(0, 64) == bytes);
-        seen.pings += 1;
+        assert!((0..=AT_ONCE).all(|_| a.wait() == CompStatus::Ok));
+        assert!(b.content(0, bytes.len()) == bytes);
+        seen.rounds += 1;
         let start = Instant::now();
         let network: NetworkAttr = a.machine.feature().unwrap();
         seen.longest_command = seen.longest_command.max(start.elapsed());
@@ -121,7 +149,6 @@ fn run_bystanders(a: &mut End, b: &mut End, stop: &AtomicBool) -> Seen {
         let _ = a.machine.read(Register::DevSts);
         seen.longest_command = seen.longest_command.max(start.elapsed());
     }
-    seen.cpu = own_cpu() - seen.cpu;
     seen
 }
 
@@ -145,33 +172,40 @@ fn check_memory(most: u64, bound: &Bound) {
     assert!(!is_alone() || most < allowed, "{} MiB", most >> 20);
 }
 
-/// Runs `work` in some threads, beside bystanders, for a third of the time. Returns what these have seen, the peak memory of the
-/// emulator in bytes, and the time of processors that emulator and work have used.
+/// Runs `work` in some threads, beside bystanders, for half of the time. Returns what these have seen, the peak memory of the
+/// emulator in bytes, and for each other thread the part of the time in which it ran or waited for a processor.
 fn beside(
     emulator: &Emulator,
     (a, b): (&mut End, &mut End),
     work: &(impl Fn(usize, &AtomicBool) + Sync),
     threads: usize,
-) -> (Seen, u64, Duration) {
+) -> (Seen, u64, Vec<f64>) {
     let stop = AtomicBool::new(false);
-    let cpu = || emulator.cpu() + cpu_of("self");
-    let before = cpu();
-    let (most, seen) = thread::scope(|scope| {
+    let runnable = || emulator.runnable().into_iter().chain(runnable_of("self"));
+    let (start, before) = (Instant::now(), BTreeMap::from_iter(runnable()));
+    thread::scope(|scope| {
         for index in 0..threads {
             let stop = &stop;
             scope.spawn(move || work(index, stop));
         }
-        let bystanders = scope.spawn(|| run_bystanders(a, b, &stop));
-        let start = Instant::now();
+        let named = thread::Builder::new().name(BYSTANDER.into());
+        let bystander = named
+            .spawn_scoped(scope, || run_bystanders(a, b, &stop))
+            .unwrap();
         let most = most_memory(emulator, || {
-            start.elapsed() < duration() / 3 && !bystanders.is_finished()
+            start.elapsed() < duration() / 2 && !bystander.is_finished()
         });
+        let others = runnable().filter(|(thread, _)| !OF_BYSTANDERS.contains(&&*thread.name));
+        let part = |(thread, time): (Thread, Duration)| {
+            let before = before.get(&thread).copied().unwrap_or_default();
+            (time - before).div_duration_f64(start.elapsed())
+        };
+        let parts = others.map(part).filter(|part| *part > LEAST).collect();
         stop.store(true, Ordering::Relaxed);
-        (most, bystanders.join().unwrap())
-    });
-    assert!(seen.pings > 0);
-    let used = (cpu() - before).saturating_sub(seen.cpu);
-    (seen, most, used)
+        let seen = bystander.join().unwrap();
+        assert!(seen.rounds > 0);
+        (seen, most, parts)
+    })
 }
 
 /// Runs an attack in some threads, and a control, beside bystanders.
@@ -185,20 +219,16 @@ fn under(
     let [mut a, mut b] = [0, 1].map(|device| End::new(&emulator.device(device), QpType::Srd));
     End::introduce(&mut a, &mut b);
     let is_harmless = (0..ATTEMPTS).any(|_| {
-        let (quiet, _, own) = beside(emulator, (&mut a, &mut b), &|_, _: &_| {}, 0);
-        let (seen, most, used) = beside(emulator, (&mut a, &mut b), &attack, threads);
+        let (seen, most, parts) = beside(emulator, (&mut a, &mut b), &attack, threads);
         check_memory(most, bound);
-        let threads = threads + WORKERS;
-        let own = own.mul_f64(f64::from(seen.pings) / f64::from(quiet.pings));
-        let part = used.saturating_sub(own).div_duration_f64(duration() / 3);
-        let control = |_: usize, stop: &AtomicBool| burn(part / threads as f64, stop);
-        let (normal, ..) = beside(emulator, (&mut a, &mut b), &control, threads);
-        let rate = f64::from(seen.pings) / f64::from(normal.pings);
-        let longest = seen
-            .longest_command
-            .div_duration_f64(normal.longest_command);
-        println!("{rate:.2} of {} pings; longest command {:?}, {longest:.1} times as long; {part:.2} processors",
-            normal.pings, seen.longest_command);
+        let control = |index: usize, stop: &AtomicBool| burn(parts[index], stop);
+        let (normal, ..) = beside(emulator, (&mut a, &mut b), &control, parts.len());
+        let rate = f64::from(seen.rounds) / f64::from(normal.rounds);
+        let longest = seen.longest_command.div_duration_f64(normal.longest_command);
+        println!(
+            "{rate:.2} of {} rounds; longest command {:?}, {longest:.1} times as long; threads are runnable for {parts:.2?}",
+            normal.rounds, seen.longest_command
+        );
         !is_alone() || rate >= RATE && longest <= COMMANDS
     });
     assert!(
