@@ -7,7 +7,7 @@ use efa_hw::io::CompStatus;
 use super::Device;
 use crate::{
     Arrival, Delivery, DmaError, Fetched, Host, Payload, ProtocolError, QpId, Refusal, Request,
-    Segment, TransportEvent, statistics::packets,
+    Segment, TransportEvent, data_path::DataPath, statistics::packets,
 };
 
 impl Device {
@@ -32,12 +32,7 @@ impl Device {
 
     /// Fetches a work request of the next scheduled queue pair. A doorbell only schedules its queue pair.
     pub fn fetch(&mut self, host: &mut dyn Host) -> Fetched {
-        if !self.is_alive() {
-            return Fetched::Idle;
-        }
-        let fetched = self.data.fetch(host);
-        self.report_errors(host);
-        fetched
+        self.alive(host, Fetched::Idle, DataPath::fetch)
     }
 
     /// Whether a queue pair was neither reset, put in error nor destroyed since this id was obtained.
@@ -47,11 +42,9 @@ impl Device {
 
     /// Completes a work request. Ignored if its queue pair is not [current](Self::is_current): the request has ended already.
     pub fn complete(&mut self, host: &mut dyn Host, request: &Request, status: CompStatus) {
-        if !self.is_alive() {
-            return;
-        }
-        self.data.complete(host, request.qp, request.id, status);
-        self.report_errors(host);
+        self.alive(host, (), |data, host| {
+            data.complete(host, request.qp, request.id, status);
+        });
     }
 
     /// Finds the part of a request's payload that starts at `offset`, to send it.
@@ -135,13 +128,14 @@ impl Device {
         arrival: &Arrival,
         segments: &mut Vec<Segment>,
     ) -> Result<Delivery, Refusal> {
-        self.check_alive(Refusal::Drop)?;
         let before = segments.len();
-        let delivery = self.data.deliver(host, arrival, segments);
+        let dropped = Err(Refusal::Drop);
+        let delivery = self.alive(host, dropped, |data, host| {
+            data.deliver(host, arrival, segments)
+        });
         if delivery.is_err() {
             segments.truncate(before);
         }
-        self.report_errors(host);
         delivery
     }
 
@@ -159,10 +153,9 @@ impl Device {
         delivery: Delivery,
         written: Result<(), DmaError>,
     ) -> Result<(), Refusal> {
-        self.check_alive(Refusal::Drop)?;
-        let delivered = self.data.delivered(host, arrival, &delivery, written);
-        self.report_errors(host);
-        delivered
+        self.alive(host, Err(Refusal::Drop), |data, host| {
+            data.delivered(host, arrival, &delivery, written)
+        })
     }
 
     /// Cancels a delivery whose sender can't access the payload. The next delivery takes its receive work request.
@@ -172,11 +165,7 @@ impl Device {
 
     /// Records the end of a peer's RDMA read from a queue pair, for event counters.
     pub fn read_served(&mut self, host: &mut dyn Host, qp: QpId) {
-        if !self.is_alive() {
-            return;
-        }
-        self.data.read_served(host, qp);
-        self.report_errors(host);
+        self.alive(host, (), |data, host| data.read_served(host, qp));
     }
 
     /// Counts an event of the transport in the statistics.

@@ -13,6 +13,7 @@ use crate::{
         aenq::Aenq, features::Features, interrupts::Interrupts, late::Late, registers::Registers,
         reset::Reset,
     },
+    data_path::DataPath,
     faults::{
         death::{Dead, Death, FailedReset, Strays},
         storm::AllStorms,
@@ -55,6 +56,21 @@ impl Device {
         if fault.is_some_and(|fault| fault.unplug) {
             self.unplug(host);
         }
+    }
+
+    /// Calls `work` on the data path, and reports its errors. Returns `otherwise` unless the device is [alive](Self::is_alive).
+    pub(super) fn alive<R>(
+        &mut self,
+        host: &mut dyn Host,
+        otherwise: R,
+        work: impl FnOnce(&mut DataPath, &mut dyn Host) -> R,
+    ) -> R {
+        if !self.is_alive() {
+            return otherwise;
+        }
+        let result = work(&mut self.data, host);
+        self.report_errors(host);
+        result
     }
 
     /// Fails with `error` unless the device is [alive](Self::is_alive).

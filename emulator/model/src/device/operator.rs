@@ -104,11 +104,7 @@ impl Device {
     ///
     /// The queue pair does not exist.
     pub fn fail_qp(&mut self, host: &mut dyn Host, qp: u16) -> Result<(), QueueError> {
-        if self.is_alive() {
-            self.data.force_error(host, qp)?;
-            self.report_errors(host);
-        }
-        Ok(())
+        self.alive(host, Ok(()), |data, host| data.force_error(host, qp))
     }
 
     /// Overrides attributes of the device. Earlier overrides of other attributes stay.
