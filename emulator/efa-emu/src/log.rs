@@ -21,11 +21,9 @@ use tracing_subscriber::{
     util::SubscriberInitExt,
 };
 
-/// Number of lines that each call site may log in a burst.
-const BURST: u32 = 20;
-
-/// Time between lines of a call site after a burst: less than 3 MB a day, wherever the log is kept.
-const PERIOD: Duration = Duration::from_secs(10);
+/// Number of lines that each call site may log in a period: less than 3 MB a day, wherever the log is kept.
+const MOST: u32 = 20;
+const PERIOD: Duration = Duration::from_secs(200);
 
 /// Starts the log. `verbose` is the number of options `-v`.
 pub(crate) fn start(verbose: u8) {
@@ -96,39 +94,33 @@ where
 
 /// Rate limit of a call site.
 struct Limit {
-    /// Number of lines that may be logged now.
-    lines: u32,
-    /// Start of the period after which another line is allowed.
+    /// Start of the current period.
     since: Instant,
+    /// Number of lines logged since then.
+    lines: u32,
     /// Number of lines omitted since the last logged line.
     left_out: u64,
 }
 
 impl Limit {
-    fn new(now: Instant) -> Self {
+    fn new(since: Instant) -> Self {
         Self {
-            lines: BURST,
-            since: now,
+            since,
+            lines: 0,
             left_out: 0,
         }
     }
 
     /// Returns the number of lines omitted before this line, or `None` if it is omitted, too.
     fn admit(&mut self, now: Instant) -> Option<u64> {
-        let passed = now.saturating_duration_since(self.since);
-        let earned = passed.as_nanos() / PERIOD.as_nanos();
-        // CAST: at most `BURST`.
-        let missing = earned.min((BURST - self.lines).into()) as u32;
-        self.lines += missing;
-        self.since = match self.lines {
-            BURST => now,
-            _ => self.since + PERIOD * missing,
-        };
-        if self.lines == 0 {
+        if now.saturating_duration_since(self.since) >= PERIOD {
+            (self.since, self.lines) = (now, 0);
+        }
+        if self.lines == MOST {
             self.left_out += 1;
             return None;
         }
-        self.lines -= 1;
+        self.lines += 1;
         Some(mem::take(&mut self.left_out))
     }
 }
@@ -140,30 +132,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_earned_by_time() {
+    fn omitted_lines_are_counted() {
         let start = Instant::now();
         let mut limit = Limit::new(start);
-        let at = |limit: &mut Limit, seconds| limit.admit(start + Duration::from_secs(seconds));
-        for _ in 0..BURST {
-            assert_eq!(at(&mut limit, 0), Some(0));
+        let mut at = |seconds| limit.admit(start + Duration::from_secs(seconds));
+        for period in 0..3 {
+            let omitted = if period == 0 { 0 } else { 1000 };
+            assert_eq!(at(period * 200), Some(omitted));
+            for _ in 1..MOST {
+                assert_eq!(at(period * 200), Some(0));
+            }
+            for _ in 0..1000 {
+                assert_eq!(at(period * 200 + 199), None);
+            }
         }
-        for _ in 0..1000 {
-            assert_eq!(at(&mut limit, 9), None);
-        }
-        assert_eq!(at(&mut limit, 10), Some(1000));
-        assert_eq!(at(&mut limit, 19), None);
-        // The rest of a period counts toward the next line.
-        assert_eq!(at(&mut limit, 35), Some(1));
-        assert_eq!(at(&mut limit, 35), Some(0));
-        assert_eq!(at(&mut limit, 39), None);
-        assert_eq!(at(&mut limit, 40), Some(1));
-        // A long silence does not extend the burst.
-        for line in 0..BURST {
-            assert_eq!(at(&mut limit, 1_000_000), Some(0), "{line}");
-        }
-        assert_eq!(at(&mut limit, 1_000_000), None);
-        assert_eq!(at(&mut limit, 1_000_009), None);
-        assert_eq!(at(&mut limit, 1_000_010), Some(2));
     }
 
     /// Returns the log of a program that warns a thousand times at one call site, and once at another.
