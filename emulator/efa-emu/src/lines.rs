@@ -2,7 +2,7 @@
 
 //! Lines of bounded length.
 
-use std::io::{self, BufRead};
+use std::io::{self, BufRead, Read};
 
 /// A line that was read.
 #[derive(Debug, PartialEq, Eq)]
@@ -36,39 +36,26 @@ impl<R: BufRead> Lines<R> {
     /// The input can't be read.
     pub(crate) fn next(&mut self) -> io::Result<Option<Line<'_>>> {
         self.line.clear();
-        let mut len = 0_usize;
-        loop {
-            let available = match self.input.fill_buf() {
-                Ok(available) => available,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(error),
-            };
-            if available.is_empty() && len == 0 {
-                return Ok(None);
-            }
-            let end = available.iter().position(|byte| *byte == b'\n');
-            let part = &available[..end.unwrap_or(available.len())];
-            len = len.saturating_add(part.len());
-            if len <= self.limit {
-                self.line.extend_from_slice(part);
-            }
-            let done = end.is_some() || available.is_empty();
-            let used = part.len() + usize::from(end.is_some());
-            self.input.consume(used);
-            if done {
-                return Ok(Some(if len <= self.limit {
-                    Line::Whole(&self.line)
-                } else {
-                    Line::TooLong
-                }));
-            }
+        let most = self.limit as u64 + 1;
+        (&mut self.input)
+            .take(most)
+            .read_until(b'\n', &mut self.line)?;
+        if self.line.is_empty() {
+            return Ok(None);
         }
+        if self.line.last() == Some(&b'\n') {
+            self.line.pop();
+        } else if self.line.len() > self.limit {
+            self.input.skip_until(b'\n')?;
+            return Ok(Some(Line::TooLong));
+        }
+        Ok(Some(Line::Whole(&self.line)))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::io::{BufReader, Read};
+    use std::io::BufReader;
 
     use super::*;
 
@@ -87,19 +74,16 @@ mod tests {
     #[test]
     fn lines_are_split_whatever_the_buffer() {
         for buffer in [1, 2, 3, 100] {
-            assert_eq!(all(b"one\n\nthree", 5, buffer), ["one", "", "three"]);
-            assert_eq!(all(b"one\n", 5, buffer), ["one"]);
-            assert!(all(b"", 5, buffer).is_empty());
-        }
-    }
-
-    #[test]
-    fn lines_after_a_long_line_are_read() {
-        for buffer in [1, 3, 100] {
-            assert_eq!(
-                all(b"12345\n123456\nlast\n", 5, buffer),
-                ["12345", "too long", "last"]
-            );
+            for (input, lines) in [
+                ("one\n\nthree", &["one", "", "three"][..]),
+                ("one\n", &["one"]),
+                ("", &[]),
+                ("12345\n123456\nlast\n", &["12345", "too long", "last"]),
+                ("12345\n12345", &["12345", "12345"]),
+                ("123456", &["too long"]),
+            ] {
+                assert_eq!(all(input.as_bytes(), 5, buffer), lines, "{input}");
+            }
         }
     }
 
