@@ -25,8 +25,8 @@ pub(crate) struct Limit<S> {
     pub(crate) name: &'static str,
     pub(crate) most: usize,
     /// Disconnects the client that has been idle longest, to make room for a new one. Clients with a request in progress
-    /// stay. Without this function, the new client is disconnected immediately.
-    pub(crate) disconnect: Option<fn(&S)>,
+    /// stay.
+    pub(crate) disconnect: fn(&S),
 }
 
 /// Places of clients, up to the limit.
@@ -68,18 +68,17 @@ pub(crate) struct Place<S> {
 }
 
 impl<S> Places<S> {
-    /// Returns a place for a client, after an idle one was disconnected if necessary and allowed.
+    /// Returns a place for a client, after an idle one was disconnected if necessary.
     fn take(self: &Arc<Self>, stream: &Arc<S>) -> Option<Place<S>> {
         let mut state = self.state.lock();
         if state.clients.len() >= self.limit.most {
-            let disconnect = self.limit.disconnect?;
             let idle = state
                 .clients
                 .iter_mut()
                 .filter(|(_, client)| matches!(client.phase, Phase::Idle(_)));
             let (_, longest) = idle.min_by_key(|(_, client)| client.phase)?;
             longest.phase = Phase::Disconnected;
-            disconnect(&longest.stream);
+            (self.limit.disconnect)(&longest.stream);
             let is_full = |state: &mut State<S>| state.clients.len() >= self.limit.most;
             let waited = self
                 .left
@@ -210,7 +209,7 @@ mod tests {
     }
 
     impl Server {
-        fn start(disconnect: Option<fn(&UnixStream)>) -> Self {
+        fn start() -> Self {
             let folder = tempfile::tempdir().unwrap();
             let listener = UnixListener::bind(folder.path().join("socket")).unwrap();
             let gate = Arc::new(Mutex::new(()));
@@ -221,7 +220,7 @@ mod tests {
             let limit = Limit {
                 name: "test",
                 most: 2,
-                disconnect,
+                disconnect: end,
             };
             let refusals = AtomicUsize::new(3);
             // Errors of accept() without free descriptors (EMFILE) do not end the server.
@@ -290,19 +289,8 @@ mod tests {
     }
 
     #[test]
-    fn clients_above_the_limit_are_disconnected() {
-        let server = Server::start(None);
-        let (mut a, mut b, mut c) = (server.connect(), server.connect(), server.connect());
-        assert!(is_served(&mut a) && is_served(&mut b));
-        assert!(!is_served(&mut c));
-        drop(a);
-        served(&server);
-        assert!(is_served(&mut b));
-    }
-
-    #[test]
     fn a_new_client_replaces_the_longest_idle_one() {
-        let server = Server::start(Some(end));
+        let server = Server::start();
         let (mut a, mut b) = (server.connect(), server.connect());
         assert!(is_served(&mut b) && is_served(&mut a));
         let _c = served(&server);
@@ -316,7 +304,7 @@ mod tests {
 
     #[test]
     fn clients_with_a_request_in_progress_stay_connected() {
-        let server = Server::start(Some(end));
+        let server = Server::start();
         let closed = server.gate.lock();
         let (mut a, mut b) = (server.connect(), server.connect());
         assert!(ask(&mut a, BLOCK) && ask(&mut b, BLOCK));
@@ -329,7 +317,7 @@ mod tests {
 
     #[test]
     fn clients_that_do_not_read_replies_are_disconnected() {
-        let server = Server::start(Some(end));
+        let server = Server::start();
         let (mut a, mut b) = (server.connect(), server.connect());
         assert!(ask(&mut a, LONG_REPLY) && ask(&mut b, LONG_REPLY));
         let (_c, _d) = (served(&server), served(&server));

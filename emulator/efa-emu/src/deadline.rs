@@ -4,25 +4,12 @@
 //! a client that sends single bytes never exceeds it.
 
 use std::{
-    io::{self, Read},
+    io::{self, Read, Write},
     net::TcpStream,
     time::{Duration, Instant},
 };
 
-/// Returns the time left until `end`.
-///
-/// # Errors
-///
-/// The deadline has passed.
-pub(crate) fn left(end: Instant) -> io::Result<Duration> {
-    let left = end.saturating_duration_since(Instant::now());
-    if left.is_zero() {
-        return Err(io::ErrorKind::TimedOut.into());
-    }
-    Ok(left)
-}
-
-/// Reader of a connection with a deadline.
+/// A connection with a deadline.
 pub(crate) struct Until<'a> {
     stream: &'a TcpStream,
     end: Option<Instant>,
@@ -39,13 +26,37 @@ impl<'a> Until<'a> {
         self.end = None;
         self.stream.set_read_timeout(Some(most))
     }
+
+    /// Returns the time left, if there is a deadline.
+    fn left(&self) -> io::Result<Option<Duration>> {
+        let left = self
+            .end
+            .map(|end| end.saturating_duration_since(Instant::now()));
+        match left {
+            Some(Duration::ZERO) => Err(io::ErrorKind::TimedOut.into()),
+            left => Ok(left),
+        }
+    }
 }
 
 impl Read for Until<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if let Some(end) = self.end {
-            self.stream.set_read_timeout(Some(left(end)?))?;
+        if let Some(left) = self.left()? {
+            self.stream.set_read_timeout(Some(left))?;
         }
         self.stream.read(buffer)
+    }
+}
+
+impl Write for Until<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if let Some(left) = self.left()? {
+            self.stream.set_write_timeout(Some(left))?;
+        }
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }

@@ -96,7 +96,7 @@ impl Peers {
         let limit = Limit {
             name: "link",
             most: MAX_CONNECTIONS,
-            disconnect: Some(disconnect),
+            disconnect,
         };
         serve_all(
             limit,

@@ -96,7 +96,7 @@ pub(crate) fn serve(listener: &UnixListener, scope: Scope, emulator: &Arc<Emulat
     let limit = Limit {
         name: "control",
         most: MAX_CONNECTIONS,
-        disconnect: Some(disconnect),
+        disconnect,
     };
     serve_all(limit, accept, move |stream, place| {
         if let Err(error) = answer(stream, place, &replies) {

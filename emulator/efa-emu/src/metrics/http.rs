@@ -12,7 +12,7 @@ use std::{
 use crate::{
     clients::{Limit, Place, serve_all},
     control::Emulator,
-    deadline::left,
+    deadline::Until,
 };
 
 /// Limit on the head of a request in bytes. Prometheus sends a few hundred.
@@ -38,7 +38,7 @@ pub(crate) fn serve(listener: &TcpListener, emulator: &Arc<Emulator>) -> ! {
     let limit = Limit {
         name: "metrics",
         most: MAX_CONNECTIONS,
-        disconnect: Some(disconnect),
+        disconnect,
     };
     serve_all(limit, accept, move |stream, place| {
         if let Err(error) = answer(stream, place, &emulator) {
@@ -111,22 +111,19 @@ fn answer(stream: &TcpStream, place: &Place<TcpStream>, emulator: &Emulator) -> 
     if with_body {
         text.push_str(&body);
     }
-    write(stream, text.as_bytes())
+    Until::new(stream, Instant::now() + TIMEOUT).write_all(text.as_bytes())
 }
 
 /// Reads the head of a request. The inner error is the status of the response to an invalid head.
-fn read_head(mut stream: &TcpStream) -> io::Result<Result<Head, &'static str>> {
-    let end = Instant::now() + TIMEOUT;
+fn read_head(stream: &TcpStream) -> io::Result<Result<Head, &'static str>> {
+    let mut stream = Until::new(stream, Instant::now() + TIMEOUT);
     let mut head = Vec::new();
     let mut part = [0; 1024];
     while head.len() < MAX_HEAD {
-        stream.set_read_timeout(Some(left(end)?))?;
-        let count = match stream.read(&mut part) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(count) => count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(error),
-        };
+        let count = stream.read(&mut part)?;
+        if count == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
         head.extend_from_slice(&part[..count]);
         let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
         let mut request = httparse::Request::new(&mut headers);
@@ -145,19 +142,4 @@ fn read_head(mut stream: &TcpStream) -> io::Result<Result<Head, &'static str>> {
         }
     }
     Ok(Err("431 Request Header Fields Too Large"))
-}
-
-/// Writes a whole response, with a deadline for a client that reads slowly.
-fn write(mut stream: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
-    let end = Instant::now() + TIMEOUT;
-    while !bytes.is_empty() {
-        stream.set_write_timeout(Some(left(end)?))?;
-        match stream.write(bytes) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(count) => bytes = &bytes[count..],
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
 }
