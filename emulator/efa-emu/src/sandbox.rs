@@ -204,93 +204,38 @@ fn restrict_calls(landlock: Landlock, needs: &Needs) -> Result<(), seccompiler::
     Ok(())
 }
 
-/// System calls of the threading library and the allocator, and those without effects on anything else.
-const OF_THREADS: &[i64] = &[
-    libc::SYS_brk,
-    libc::SYS_clock_getres,
-    libc::SYS_clock_gettime,
-    libc::SYS_clock_nanosleep,
-    // Refused, see `no_clone3`.
-    libc::SYS_clone3,
-    libc::SYS_exit,
-    libc::SYS_exit_group,
-    libc::SYS_futex,
-    libc::SYS_getpid,
-    libc::SYS_getrandom,
-    libc::SYS_gettid,
-    libc::SYS_gettimeofday,
-    libc::SYS_madvise,
-    libc::SYS_membarrier,
-    libc::SYS_mremap,
-    libc::SYS_munmap,
-    libc::SYS_nanosleep,
-    libc::SYS_restart_syscall,
-    libc::SYS_rseq,
-    libc::SYS_rt_sigaction,
-    libc::SYS_rt_sigprocmask,
-    libc::SYS_rt_sigreturn,
-    libc::SYS_sched_getaffinity,
-    libc::SYS_sched_yield,
-    libc::SYS_set_robust_list,
-    libc::SYS_set_tid_address,
-    libc::SYS_sigaltstack,
-    libc::SYS_sysinfo,
-];
+/// A list of system calls.
+macro_rules! calls {
+    ($($call:ident)*) => { &[$(libc::$call),*] };
+}
+
+/// System calls of the threading library and the allocator, and those without effects on anything else. SYS_clone3 is refused, see
+/// `no_clone3`.
+const OF_THREADS: &[i64] = calls! {
+    SYS_brk SYS_clock_getres SYS_clock_gettime SYS_clock_nanosleep SYS_clone3 SYS_exit
+    SYS_exit_group SYS_futex SYS_getpid SYS_getrandom SYS_gettid SYS_gettimeofday SYS_madvise
+    SYS_membarrier SYS_mremap SYS_munmap SYS_nanosleep SYS_restart_syscall SYS_rseq
+    SYS_rt_sigaction SYS_rt_sigprocmask SYS_rt_sigreturn SYS_sched_getaffinity SYS_sched_yield
+    SYS_set_robust_list SYS_set_tid_address SYS_sigaltstack SYS_sysinfo
+};
 
 /// System calls on descriptors that the program has.
-const OF_DESCRIPTORS: &[i64] = &[
-    libc::SYS_accept4,
-    libc::SYS_close,
-    libc::SYS_eventfd2,
-    libc::SYS_fdatasync,
-    libc::SYS_fstat,
-    libc::SYS_fstatfs,
-    libc::SYS_ftruncate,
-    libc::SYS_getpeername,
-    libc::SYS_getsockname,
-    libc::SYS_getsockopt,
-    libc::SYS_io_destroy,
-    libc::SYS_io_getevents,
-    libc::SYS_io_submit,
-    libc::SYS_ioctl,
-    libc::SYS_lseek,
-    libc::SYS_memfd_create,
-    libc::SYS_ppoll,
-    libc::SYS_pread64,
-    libc::SYS_preadv,
-    libc::SYS_pwrite64,
-    libc::SYS_pwritev,
-    libc::SYS_read,
-    libc::SYS_readv,
-    libc::SYS_recvfrom,
-    libc::SYS_recvmsg,
-    libc::SYS_sendmsg,
-    libc::SYS_sendto,
-    libc::SYS_setsockopt,
-    libc::SYS_shutdown,
-    libc::SYS_unlinkat,
-    libc::SYS_write,
-    libc::SYS_writev,
-];
+const OF_DESCRIPTORS: &[i64] = calls! {
+    SYS_accept4 SYS_close SYS_eventfd2 SYS_fdatasync SYS_fstat SYS_fstatfs SYS_ftruncate
+    SYS_getpeername SYS_getsockname SYS_getsockopt SYS_io_destroy SYS_io_getevents SYS_io_submit
+    SYS_ioctl SYS_lseek SYS_memfd_create SYS_ppoll SYS_pread64 SYS_preadv SYS_pwrite64
+    SYS_pwritev SYS_read SYS_readv SYS_recvfrom SYS_recvmsg SYS_sendmsg SYS_sendto
+    SYS_setsockopt SYS_shutdown SYS_unlinkat SYS_write SYS_writev
+};
 
 /// System calls that libraries may try but do not depend on. They fail with EACCES, and the program continues.
-const REFUSED: &[i64] = &[
-    libc::SYS_faccessat,
-    libc::SYS_getcwd,
-    libc::SYS_readlinkat,
-    libc::SYS_uname,
-];
+const REFUSED: &[i64] = calls! { SYS_faccessat SYS_getcwd SYS_readlinkat SYS_uname };
 
 /// System calls that only x86-64 has, for the same purposes.
 #[cfg(target_arch = "x86_64")]
 mod old {
-    pub(super) const ALLOWED: &[i64] = &[libc::SYS_poll, libc::SYS_unlink];
-    pub(super) const REFUSED: &[i64] = &[
-        libc::SYS_access,
-        libc::SYS_open,
-        libc::SYS_readlink,
-        libc::SYS_stat,
-    ];
+    pub(super) const ALLOWED: &[i64] = calls! { SYS_poll SYS_unlink };
+    pub(super) const REFUSED: &[i64] = calls! { SYS_access SYS_open SYS_readlink SYS_stat };
 }
 
 #[cfg(not(target_arch = "x86_64"))]

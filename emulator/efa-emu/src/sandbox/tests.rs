@@ -19,17 +19,25 @@ use rustix::{
     fs::{MemfdFlags, memfd_create},
     process::{Pid, Signal, kill_process},
 };
+use serde::{Deserialize, Serialize};
 
 use super::*;
 use crate::log;
 
-/// Variables of a child process: its attempt and its argument. The tests themselves could not leave the sandbox again.
-const ATTEMPT: &str = "EFA_EMU_TEST_TRIES";
-const ARGUMENT: &str = "EFA_EMU_TEST_WITH";
-const MODE: &str = "EFA_EMU_TEST_MODE";
-const PORT: &str = "EFA_EMU_TEST_PORT";
-/// Folder of its sockets.
-const FOLDER: &str = "EFA_EMU_TEST_FOLDER";
+/// Variable of a child process: its attempt. The tests themselves could not leave the sandbox again.
+const ATTEMPT: &str = "EFA_EMU_TEST_ATTEMPT";
+
+/// What a child process attempts.
+#[derive(Default, Serialize, Deserialize)]
+struct Attempt<'a> {
+    mode: &'a str,
+    /// Port of an emulator that it joins.
+    port: Option<u16>,
+    /// Folder of its sockets.
+    folder: Option<&'a Path>,
+    what: &'a str,
+    with: &'a str,
+}
 
 /// How the child process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,21 +55,16 @@ const REFUSED: i32 = 41;
 #[test]
 #[ignore = "is started by other tests"]
 fn attempt() {
-    let Ok(what) = env::var(ATTEMPT) else {
+    let Ok(attempt) = env::var(ATTEMPT) else {
         return;
     };
-    let with = env::var(ARGUMENT).unwrap();
+    let attempt: Attempt<'_> = serde_json::from_str(&attempt).unwrap();
+    let sockets = attempt.folder.map(|folder| folder.join("socket"));
     let needs = Needs {
-        sockets: env::var_os(FOLDER)
-            .map(|folder| Path::new(&folder).join("socket"))
-            .into_iter()
-            .collect(),
-        ports: env::var(PORT)
-            .iter()
-            .map(|port| port.parse().unwrap())
-            .collect(),
+        sockets: sockets.into_iter().collect(),
+        ports: attempt.port.into_iter().collect(),
     };
-    match env::var(MODE).unwrap().as_str() {
+    match attempt.mode {
         "on" => enter(Mode::On, &needs).unwrap(),
         "off" => enter(Mode::Off, &needs).unwrap(),
         "auto" => {
@@ -79,8 +82,7 @@ fn attempt() {
         }
         _ => restrict_calls(Landlock::None, &needs).unwrap(),
     }
-    let result = perform(&what, &with);
-    process::exit(match result {
+    process::exit(match perform(attempt.what, attempt.with) {
         Ok(()) => DONE,
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => REFUSED,
         Err(error) => panic!("{error}"),
@@ -116,18 +118,11 @@ fn perform(what: &str, with: &str) -> io::Result<()> {
     }
 }
 
-fn run(mode: &str, port: Option<u16>, what: &str, with: &str) -> (End, Output) {
-    run_with(mode, port.map(|port| (PORT, port.to_string())), what, with)
-}
-
-fn run_with(mode: &str, variable: Option<(&str, String)>, what: &str, with: &str) -> (End, Output) {
+fn run(attempt: &Attempt<'_>) -> (End, Output) {
     let name = format!("{}::attempt", module_path!().split_once("::").unwrap().1);
     let output = Command::new(env::current_exe().unwrap())
         .args(["--exact", &name, "--ignored", "--nocapture"])
-        .env(ATTEMPT, what)
-        .env(ARGUMENT, with)
-        .env(MODE, mode)
-        .envs(variable)
+        .env(ATTEMPT, serde_json::to_string(attempt).unwrap())
         .output()
         .unwrap();
     let status = output.status;
@@ -135,7 +130,7 @@ fn run_with(mode: &str, variable: Option<(&str, String)>, what: &str, with: &str
         (Some(DONE), _) => End::Done,
         (Some(REFUSED), _) => End::Refused,
         (_, Some(libc::SIGSYS)) => End::Killed,
-        _ => panic!("{what}: {status}\n{output:?}"),
+        _ => panic!("{}: {status}\n{output:?}", attempt.what),
     };
     (end, output)
 }
@@ -157,62 +152,59 @@ fn unneeded_operations_are_refused() {
     if !can_be_sandboxed() {
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("file");
-    fs::write(&file, "secret").unwrap();
-    let file = file.to_str().unwrap();
-    let socket = folder.path().join("socket");
+    let [own, other] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let paths = [own.path().join("file"), other.path().join("file")];
+    let [removable, file] = paths.each_ref().map(|path| path.to_str().unwrap());
+    for path in &paths {
+        fs::write(path, "secret").unwrap();
+    }
+    let socket = other.path().join("socket");
     let _listener = UnixListener::bind(&socket).unwrap();
-    let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = tcp.local_addr().unwrap().to_string();
-    let own = process::id().to_string();
+    let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let [joined, elsewhere] = listeners.each_ref().map(|tcp| tcp.local_addr().unwrap());
+    let [there, elsewhere] = [joined, elsewhere].map(|address| address.to_string());
+    let own_id = process::id().to_string();
+    let attempt = |mode, port, what, with| {
+        let folder = Some(own.path());
+        run(&Attempt {
+            mode,
+            port,
+            folder,
+            what,
+            with,
+        })
+        .0
+    };
     for (what, with, end) in [
         ("read", file, End::Refused),
         ("read", "/proc/self/exe", End::Done),
         ("create", file, End::Refused),
         ("fork", "", End::Killed),
         ("exec", "", End::Killed),
-        ("tcp", &address, End::Killed),
+        ("tcp", &elsewhere, End::Killed),
         ("unix", socket.to_str().unwrap(), End::Killed),
-        ("kill", &own, End::Killed),
+        ("kill", &own_id, End::Killed),
         ("work", "", End::Done),
     ] {
-        assert_eq!(run("on", None, what, with).0, end, "{what} {with}");
+        assert_eq!(attempt("on", None, what, with), end, "{what} {with}");
         // Without the sandbox, the attempt succeeds.
         if what != "exec" {
-            assert_eq!(run("off", None, what, with).0, End::Done, "{what} {with}");
+            assert_eq!(attempt("off", None, what, with), End::Done, "{what} {with}");
         }
     }
-}
-
-#[test]
-fn only_ports_of_joined_emulators_are_allowed() {
-    if !can_be_sandboxed() {
-        return;
+    let port = Some(joined.port());
+    for (port, what, with, end) in [
+        // Only ports of joined emulators are allowed.
+        (port, "tcp", &*there, End::Done),
+        (port, "tcp", &elsewhere, End::Refused),
+        (port, "unix", "/socket", End::Killed),
+        // Only sockets of the program can be removed.
+        (None, "remove", file, End::Refused),
+        (None, "remove", removable, End::Done),
+    ] {
+        assert_eq!(attempt("on", port, what, with), end, "{what} {with}");
     }
-    let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-    let [there, elsewhere] = listeners.each_ref().map(|tcp| tcp.local_addr().unwrap());
-    let attempt = |address: &str, what| run("on", Some(there.port()), what, address).0;
-    assert_eq!(attempt(&there.to_string(), "tcp"), End::Done);
-    assert_eq!(attempt(&elsewhere.to_string(), "tcp"), End::Refused);
-    assert_eq!(attempt("/socket", "unix"), End::Killed);
-}
-
-#[test]
-fn sockets_of_the_program_can_be_removed() {
-    if !can_be_sandboxed() {
-        return;
-    }
-    let [own, other] = [(); 2].map(|()| tempfile::tempdir().unwrap());
-    let attempt = |folder: &tempfile::TempDir| {
-        let file = folder.path().join("file");
-        fs::write(&file, "").unwrap();
-        let variable = (FOLDER, own.path().to_str().unwrap().to_owned());
-        let (end, _) = run_with("on", Some(variable), "remove", file.to_str().unwrap());
-        (end, file.exists())
-    };
-    assert_eq!(attempt(&own), (End::Done, false));
-    assert_eq!(attempt(&other), (End::Refused, true));
+    assert_eq!(paths.map(|path| path.exists()), [false, true]);
 }
 
 #[test]
@@ -220,9 +212,18 @@ fn without_landlock_no_file_is_opened() {
     if Mode::default() == Mode::Off {
         return;
     }
-    let (end, _) = run("seccomp", None, "read", "/proc/self/exe");
-    assert_eq!(end, End::Refused);
-    assert_eq!(run("seccomp", None, "work", "").0, End::Done);
+    for (what, with, end) in [
+        ("read", "/proc/self/exe", End::Refused),
+        ("work", "", End::Done),
+    ] {
+        let attempt = Attempt {
+            mode: "seccomp",
+            what,
+            with,
+            ..Attempt::default()
+        };
+        assert_eq!(run(&attempt).0, end, "{what}");
+    }
 }
 
 #[test]
@@ -231,7 +232,12 @@ fn an_incomplete_sandbox_is_logged_as_a_warning() {
         return;
     }
     for (mode, warns) in [("auto", false), ("old", true)] {
-        let (end, output) = run(mode, None, "work", "");
+        let attempt = Attempt {
+            mode,
+            what: "work",
+            ..Attempt::default()
+        };
+        let (end, output) = run(&attempt);
         assert_eq!(end, End::Done, "{mode}");
         let text = String::from_utf8_lossy(&output.stderr);
         assert_eq!(
@@ -256,7 +262,12 @@ fn a_backtrace_has_names() {
     if !can_be_sandboxed() {
         return;
     }
-    let (end, output) = run("on", None, "backtrace", "");
+    let attempt = Attempt {
+        mode: "on",
+        what: "backtrace",
+        ..Attempt::default()
+    };
+    let (end, output) = run(&attempt);
     assert_eq!(end, End::Done);
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(
