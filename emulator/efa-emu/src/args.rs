@@ -2,7 +2,7 @@
 
 //! The command line.
 
-use std::{path::PathBuf, str::FromStr};
+use std::{collections::BTreeMap, fs, path::PathBuf, str::FromStr};
 
 use clap::{ArgAction, Parser, Subcommand};
 use efa_fabric::Settings;
@@ -43,7 +43,8 @@ pub(crate) struct Args {
 
     /// The devices of an EC2 instance, such as `p4d.24xlarge,socket=PATH`, with further options as for `--device`.
     ///
-    /// Their sockets are PATH0, PATH1 and so on, and their numbers N, N+1 and so on.
+    /// Their sockets are PATH0, PATH1 and so on, and their numbers N, N+1 and so on. `FILE:NAME` is an instance that a file
+    /// describes.
     #[arg(long = "instance", value_name = "SPEC")]
     instances: Vec<InstanceSpec>,
 
@@ -230,14 +231,16 @@ impl FromStr for InstanceSpec {
     fn from_str(spec: &str) -> Result<Self, String> {
         let mut options = spec.split(',');
         let name = options.next().unwrap_or_default();
-        let instance = Instance::find(name).ok_or_else(|| {
-            let known: Vec<_> = Instance::ALL.iter().map(|instance| instance.name).collect();
-            format!(
-                "no such instance: `{name}`, expected one of {}",
-                known.join(", ")
-            )
+        let (mut known, name) = match name.rsplit_once(':') {
+            Some((file, name)) => (read(file)?, name),
+            None => (Instance::known(), name),
+        };
+        let instance = known.remove(name).ok_or_else(|| {
+            let known: Vec<_> = known.into_keys().collect();
+            let known = known.join(", ");
+            format!("no such instance: `{name}`, expected one of {known}")
         })?;
-        let count = instance.devices;
+        let count = instance.devices.get();
         let device = DeviceSpec {
             profile: instance.profile,
             overrides: instance.overrides(),
@@ -251,6 +254,13 @@ impl FromStr for InstanceSpec {
             _ => Ok(Self { count, device }),
         }
     }
+}
+
+/// Reads the instances in a file.
+fn read(file: &str) -> Result<BTreeMap<String, Instance>, String> {
+    let text = fs::read_to_string(file)
+        .map_err(|error| format!("cannot read the instances in {file}: {error}"))?;
+    Instance::read(&text).map_err(|(line, error)| format!("{file}:{line}: {error}"))
 }
 
 /// Parses the network: an optional name, then settings that change it. A comma within brackets is no separator.

@@ -132,7 +132,7 @@ fn list_profiles() -> Result<ExitCode, String> {
 }
 
 fn list_instances() -> Result<ExitCode, String> {
-    for instance in Instance::ALL {
+    for (name, instance) in Instance::known() {
         let rdma = match instance.rdma {
             Rdma::None => "no RDMA",
             Rdma::Read => "RDMA read",
@@ -140,7 +140,7 @@ fn list_instances() -> Result<ExitCode, String> {
         };
         println!(
             "{:16}  {:2} x {:x}, {} Gbit/s each, {rdma}",
-            instance.name,
+            name,
             instance.devices,
             instance.profile.pci_device(),
             instance.link_gbps,
