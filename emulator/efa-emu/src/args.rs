@@ -17,7 +17,7 @@ use serde::{
 };
 use serde_json::Value;
 
-use crate::{capture::CaptureOptions, control::Scope, sandbox::Mode, trace::TraceOptions};
+use crate::{control::Scope, events, sandbox::Mode};
 
 /// Emulates Elastic Fabric Adapters, which virtual machines attach over vfio-user sockets.
 #[derive(Debug, Parser)]
@@ -83,10 +83,7 @@ pub(crate) struct Args {
     pub(crate) metrics: Option<String>,
 
     #[command(flatten)]
-    pub(crate) trace: TraceOptions,
-
-    #[command(flatten)]
-    pub(crate) capture: CaptureOptions,
+    pub(crate) events: events::Options,
 
     /// Applies the control commands in this file, one a line, before the first guest can connect.
     #[arg(long, value_name = "FILE")]

@@ -12,13 +12,11 @@
 //!  protocol, emulator           requests with their replies; devices and network
 //! ```
 //!
-//! A new kind of request needs a struct and a line of `requests!` in `protocol.rs`. It also needs an
-//! implementation of [`Perform`](protocol::Perform), in `perform.rs` or another module that fits, and an
-//! example in the guide and in the tests.
+//! A new command needs a variant of `Command`, a line of `COMMANDS`, an arm in `perform.rs`, and an example in the guide and in
+//! the tests.
 
 mod client;
 mod emulator;
-mod event_group;
 mod perform;
 pub(crate) mod protocol;
 mod scenario;
@@ -26,6 +24,7 @@ mod scope;
 mod server;
 
 pub(crate) use client::send;
+pub(crate) use emulator::Device;
 pub use emulator::Emulator;
 pub(crate) use scenario::play;
 pub(crate) use scope::Scope;

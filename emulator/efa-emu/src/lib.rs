@@ -7,30 +7,26 @@
 #![forbid(unsafe_code)]
 
 mod args;
-mod capture;
 mod clients;
 mod control;
 mod deadline;
 mod descriptors;
+mod events;
 mod generate;
+mod inspect;
 mod lines;
 mod log;
 mod metrics;
-mod outbox;
-mod output;
 pub mod peers;
 mod sandbox;
-mod snapshot;
-mod trace;
 
 use std::{
     hash::{BuildHasher, Hasher, RandomState},
-    io,
     net::{SocketAddr, TcpListener, ToSocketAddrs},
     num::NonZero,
     os::unix::net::UnixListener,
     panic,
-    path::{Path, PathBuf},
+    path::Path,
     process::{self, ExitCode},
     sync::Arc,
     thread,
@@ -48,12 +44,10 @@ use signal_hook::{
 };
 
 use args::{Args, Command};
-use capture::Capture;
 pub use control::Emulator;
-use outbox::Work;
+use events::Recorder;
 use peers::Peers;
 use sandbox::Needs;
-use trace::Trace;
 
 /// Time that the program waits at its end for readers of the trace and of the capture.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
@@ -169,8 +163,12 @@ fn emulate(args: &Args) -> Result<ExitCode, String> {
     let specs = args.devices();
     descriptors::check_memory(args)?;
     let files = descriptors::files(descriptors::raise(), args)?;
-    let (observers, writers) = Observers::new(args, &specs, start)?;
-    let emulator = Arc::new(emulator(&specs, &runtime, &observers)?);
+    let names: Vec<_> = specs
+        .iter()
+        .map(|spec| spec.socket.display().to_string())
+        .collect();
+    let (recorder, writer) = Recorder::new(&args.events, &names, start)?;
+    let emulator = Arc::new(emulator(&specs, &runtime, &recorder)?);
     for (spec, device) in specs.iter().zip(emulator.devices()) {
         device.function.limit_memory(files, spec.memory());
     }
@@ -202,7 +200,7 @@ fn emulate(args: &Args) -> Result<ExitCode, String> {
         .collect::<Result<Vec<_>, String>>()?;
 
     let sockets = Arc::new(sockets);
-    exit_on_panic(Arc::clone(&sockets), observers.clone());
+    exit_on_panic(Arc::clone(&sockets), recorder.clone());
     let peers = Peers::new(Arc::clone(&runtime));
     let threads = thread::available_parallelism().map_or(1, NonZero::get);
 
@@ -212,8 +210,8 @@ fn emulate(args: &Args) -> Result<ExitCode, String> {
         ports: joined.iter().flatten().map(SocketAddr::port).collect(),
     };
     sandbox::enter(args.sandbox, &needs)?;
-    for (name, work) in writers {
-        spawn(name.into(), work)?;
+    if let Some(work) = writer {
+        spawn("events".into(), work)?;
     }
     if let Some(listener) = listener {
         let peers = peers.clone();
@@ -247,7 +245,7 @@ fn emulate(args: &Args) -> Result<ExitCode, String> {
 
     signals.forever().next();
     sockets.remove();
-    observers.finish();
+    recorder.finish(FINISH_TIMEOUT);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -267,62 +265,13 @@ fn resolve(target: &str) -> Result<Vec<SocketAddr>, String> {
     Ok(addresses?.collect())
 }
 
-/// Observers of the devices.
-#[derive(Clone)]
-struct Observers {
-    trace: Trace,
-    capture: Option<Capture>,
-}
-
-/// A writer thread: its name and its work.
-type Writer = (&'static str, Work);
-
-impl Observers {
-    /// Returns the observers and their writer threads.
-    fn new(
-        args: &Args,
-        specs: &[args::DeviceSpec],
-        start: Instant,
-    ) -> Result<(Self, Vec<Writer>), String> {
-        let cannot = |what: &str, path: &Option<PathBuf>, error: io::Error| {
-            let path = path.as_deref().unwrap_or(Path::new(""));
-            let path = path.display();
-            format!("cannot write the {what} {path}: {error}; name a file that can be written")
-        };
-        let (trace, writing) = Trace::new(&args.trace, specs.len(), start)
-            .map_err(|error| cannot("trace", &args.trace.trace, error))?;
-        let devices: Vec<_> = specs
-            .iter()
-            .map(|spec| spec.socket.display().to_string())
-            .collect();
-        let capture = Capture::new(&args.capture, &devices, start)
-            .map_err(|error| cannot("capture", &args.capture.capture, error))?;
-        let mut writers: Vec<_> = writing.map(|work| ("trace", work)).into_iter().collect();
-        let capture = capture.map(|(capture, work)| {
-            writers.push(("capture", work));
-            capture
-        });
-        Ok((Self { trace, capture }, writers))
-    }
-
-    /// Has all pending output written, unless that takes too long.
-    fn finish(&self) {
-        self.trace.finish(FINISH_TIMEOUT);
-        if let Some(capture) = &self.capture {
-            capture.finish(FINISH_TIMEOUT);
-        }
-    }
-}
-
 /// Creates the devices, in their state after power-on.
 fn emulator(
     specs: &[args::DeviceSpec],
     runtime: &Arc<Runtime>,
-    observers: &Observers,
+    recorder: &Recorder,
 ) -> Result<Emulator, String> {
-    let mut emulator = Emulator::new(Arc::clone(runtime))
-        .with_trace(observers.trace.clone())
-        .with_capture(observers.capture.clone());
+    let mut emulator = Emulator::recorded(Arc::clone(runtime), recorder.clone());
     for (index, spec) in specs.iter().enumerate() {
         emulator
             .add(spec.socket.clone(), spec.config(index), spec.missing_bar)
@@ -366,10 +315,10 @@ impl Sockets {
     }
 
     /// Ends the program after a fault that prevents further work.
-    fn fail(&self, why: &str, observers: &Observers) -> ! {
+    fn fail(&self, why: &str, recorder: &Recorder) -> ! {
         eprintln!("efa-emu: {why}");
         self.remove();
-        observers.finish();
+        recorder.finish(FINISH_TIMEOUT);
         process::exit(1)
     }
 }
@@ -381,13 +330,13 @@ impl Drop for Sockets {
 }
 
 /// Makes a panic in any thread end the program, as a half-working device would only hide the fault.
-fn exit_on_panic(sockets: Arc<Sockets>, observers: Observers) {
+fn exit_on_panic(sockets: Arc<Sockets>, recorder: Recorder) {
     let print = panic::take_hook();
     panic::set_hook(Box::new(move |panic| {
         print(panic);
         let why =
             "this is a bug of the emulator, which exits now: please report it with the lines above";
-        sockets.fail(why, &observers);
+        sockets.fail(why, &recorder);
     }));
 }
 

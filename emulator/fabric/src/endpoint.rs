@@ -31,7 +31,7 @@ use crate::{
     packet::{Address, MAX_IN_TRANSIT, PortId},
     quota::Quota,
     schedule::Woken,
-    srd::{Connections, REMEMBERED, Reads, Receivers},
+    srd::{ConnectionState, Connections, REMEMBERED, Reads, Receivers},
     wire::{Mailbox, Wire},
 };
 
@@ -47,6 +47,9 @@ const DATAGRAM_BYTES: usize = 8 << 20;
 
 /// Limit on payload of slow memory that was read but not delivered, in bytes. Further packets with such payload are dropped.
 const PASSED_BYTES: usize = 8 << 20;
+
+/// Limit on the connections that are listed.
+const MAX_LISTED: usize = 256;
 
 /// Interval of attempts to lock an endpoint whose guest's memory is slow.
 pub(crate) const RETRY: Duration = Duration::from_millis(10);
@@ -184,6 +187,11 @@ impl<G: Guest> Endpoint<G> {
 }
 
 impl<G: Guest> State<G> {
+    /// Returns the state of the first connections, and their peers.
+    pub(crate) fn connections(&self) -> Vec<(PortId, ConnectionState)> {
+        self.connections.states().take(MAX_LISTED).collect()
+    }
+
     /// Returns the number of messages and reads that have not ended.
     pub(crate) fn held(&self) -> usize {
         self.connections.messages() + self.reads.len()

@@ -25,6 +25,7 @@ use crate::{
     network::Network,
     packet::{Address, Body, Carried, FrameBody, OVERHEAD, Origin, Packet, PortId, Subject},
     schedule::{Run, Woken},
+    srd::ConnectionState,
     wire::Wire,
 };
 
@@ -155,6 +156,24 @@ impl<G: Guest> Fabric<G> {
     pub fn held(&self, port: PortId) -> usize {
         let endpoint = self.endpoint(port).expect("the port has a device");
         endpoint.lock().held()
+    }
+
+    /// Returns the state of the first connections of a device.
+    ///
+    /// # Panics
+    ///
+    /// There is no device at this port.
+    pub fn connections(&self, port: PortId) -> Vec<ConnectionState> {
+        let endpoint = self.endpoint(port).expect("the port has a device");
+        let mut connections = endpoint.lock().connections();
+        for (to, connection) in &mut connections {
+            let address = self.port(*to).map(|port| match port {
+                Port::Endpoint(endpoint) => endpoint.address,
+                Port::Peer(peer) => peer.address,
+            });
+            connection.peer = address.map(Into::into);
+        }
+        connections.into_iter().map(|it| it.1).collect()
     }
 
     /// Calls `work` on a device. Then runs the device and the ports that it wakes, for about `budget` packets. [`run`](Self::run)

@@ -49,3 +49,4 @@ pub use network::{Load, Network, NoPath, PathCounters, Sent};
 pub use packet::{Address, Frame, LINK_VERSION, PortId};
 pub use quota::{Permit, Quota};
 pub use settings::{Denied, PathSettings, Settings};
+pub use srd::ConnectionState;

@@ -16,6 +16,7 @@ mod receiver;
 mod receivers;
 mod window;
 
+pub use connection::ConnectionState;
 pub(crate) use connections::{Connections, Ended, Limits};
 pub(crate) use message::Content;
 pub(crate) use reads::{Reads, reader};

@@ -113,5 +113,5 @@ pub use region_work::RegionWork;
 pub use resources::{memory::Segment, qp::QpId, send_queue::Operation};
 pub use snapshot::{CompletionQueue, EventQueue, MemoryRegion, QueuePair, Snapshot, WorkQueue};
 pub use state::{AdminState, HostInfoState, ResourceCounts, State};
-pub use statistics::{Counters, TransportEvent};
+pub use statistics::{Counters, QpCounters, TransportEvent};
 pub use trace::{TraceEvent, TraceKind};

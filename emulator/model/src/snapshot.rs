@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::{
-    Config, Counters, State,
+    Config,
     profile::attributes::{Attributes, Overrides},
 };
 
@@ -26,11 +26,7 @@ pub struct Snapshot {
     pub(crate) attributes: Attributes,
     /// Values of its registers, and addresses that the driver wrote to them.
     pub registers: BTreeMap<&'static str, u64>,
-    /// Its state.
-    pub state: State,
-    /// Its counters.
-    pub counters: Counters,
-    /// The first of its queue pairs. `state` has the number of objects of each kind.
+    /// The first of its queue pairs. Its state has the number of objects of each kind.
     pub queue_pairs: Vec<QueuePair>,
     /// The first of its completion queues.
     pub completion_queues: Vec<CompletionQueue>,

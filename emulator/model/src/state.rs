@@ -8,7 +8,7 @@ use efa_hw::host_info::HostInfo;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::program_error::ProgramErrors;
+use crate::{program_error::ProgramErrors, statistics::QpCounters};
 
 /// The state of a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
@@ -67,6 +67,8 @@ pub struct State {
     pub fast_regs: u64,
     /// Number of successful fast invalidations since the device was created.
     pub fast_invs: u64,
+    /// Counters of the first queue pairs.
+    pub queue_pairs: Vec<QpCounters>,
     /// Number of fault rules, including exhausted ones.
     pub faults: usize,
     /// Total number of hits of fault rules.

@@ -28,55 +28,102 @@ pub(crate) struct Statistics {
     invalidations: u64,
 }
 
-/// All counters of a device, as its statistics have them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Counters {
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident: $part:ident,)*) => {
+        /// All counters of a device, as its statistics have them.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+        pub struct Counters {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl Statistics {
+            /// All counters.
+            pub(crate) fn counters(&self) -> Counters {
+                Counters { $($name: self.$part.$name,)* }
+            }
+        }
+    };
+}
+
+counters! {
     /// Bytes of payload sent.
-    pub tx_bytes: u64,
+    tx_bytes: basic,
     /// Packets sent.
-    pub tx_pkts: u64,
+    tx_pkts: basic,
     /// Bytes of payload received.
-    pub rx_bytes: u64,
+    rx_bytes: basic,
     /// Packets received.
-    pub rx_pkts: u64,
+    rx_pkts: basic,
     /// Packets received and dropped.
-    pub rx_drops: u64,
+    rx_drops: basic,
     /// Packets received with the wrong Q_Key.
-    pub qkey_viol: u64,
+    qkey_viol: basic,
     /// Messages sent.
-    pub send_wrs: u64,
+    send_wrs: messages,
     /// Bytes of the messages sent.
-    pub send_bytes: u64,
+    send_bytes: messages,
+    /// Messages received.
+    recv_wrs: messages,
+    /// Bytes of the messages received.
+    recv_bytes: messages,
+    /// Successful RDMA reads.
+    read_wrs: rdma_read,
+    /// Bytes of these RDMA reads.
+    read_bytes: rdma_read,
+    /// RDMA reads that failed.
+    read_wr_err: rdma_read,
+    /// Bytes that peers have read.
+    read_resp_bytes: rdma_read,
+    /// Successful RDMA writes.
+    write_wrs: rdma_write,
+    /// Bytes of these RDMA writes.
+    write_bytes: rdma_write,
+    /// RDMA writes that failed.
+    write_wr_err: rdma_write,
+    /// Bytes that peers have written.
+    write_recv_bytes: rdma_write,
+    /// Packets retransmitted.
+    retrans_pkts: network,
+    /// Bytes of payload retransmitted.
+    retrans_bytes: network,
+    /// Timeouts of packets that were not acknowledged.
+    retrans_timeout_events: network,
+    /// Peers that did not respond.
+    unresponsive_remote_events: network,
+    /// Paths to peers that became avoided after repeated losses.
+    impaired_remote_conn_events: network,
+}
+
+/// Counters of a queue pair since its creation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct QpCounters {
+    /// Number of the queue pair.
+    pub qp: u16,
+    /// Successful work requests of its send queue.
+    pub sq_wrs: u64,
+    /// Bytes of these.
+    pub sq_bytes: u64,
+    /// Work requests of its send queue that failed.
+    pub sq_errors: u64,
     /// Messages received.
     pub recv_wrs: u64,
-    /// Bytes of the messages received.
+    /// Bytes of these.
     pub recv_bytes: u64,
-    /// Successful RDMA reads.
-    pub read_wrs: u64,
-    /// Bytes of these RDMA reads.
-    pub read_bytes: u64,
-    /// RDMA reads that failed.
-    pub read_wr_err: u64,
-    /// Bytes that peers have read.
-    pub read_resp_bytes: u64,
-    /// Successful RDMA writes.
-    pub write_wrs: u64,
-    /// Bytes of these RDMA writes.
-    pub write_bytes: u64,
-    /// RDMA writes that failed.
-    pub write_wr_err: u64,
-    /// Bytes that peers have written.
-    pub write_recv_bytes: u64,
-    /// Packets retransmitted.
-    pub retrans_pkts: u64,
-    /// Bytes of payload retransmitted.
-    pub retrans_bytes: u64,
-    /// Timeouts of packets that were not acknowledged.
-    pub retrans_timeout_events: u64,
-    /// Peers that did not respond.
-    pub unresponsive_remote_events: u64,
-    /// Paths to peers that became avoided after repeated losses.
-    pub impaired_remote_conn_events: u64,
+}
+
+impl QpCounters {
+    /// Counts a work request of the send queue that has ended.
+    pub(crate) fn count_request(&mut self, length: u32, ok: bool) {
+        add(&mut self.sq_wrs, ok.into());
+        add(&mut self.sq_bytes, if ok { length.into() } else { 0 });
+        add(&mut self.sq_errors, (!ok).into());
+    }
+
+    /// Counts a receive work request that was consumed.
+    pub(crate) fn count_receive(&mut self, length: u32) {
+        add(&mut self.recv_wrs, 1);
+        add(&mut self.recv_bytes, length.into());
+    }
 }
 
 /// Event of the transport that the statistics of a device count.
@@ -123,35 +170,6 @@ impl Statistics {
     /// Numbers of successful fast registrations and invalidations.
     pub(crate) fn region_changes(&self) -> (u64, u64) {
         (self.registrations, self.invalidations)
-    }
-
-    /// All counters.
-    pub(crate) fn counters(&self) -> Counters {
-        Counters {
-            tx_bytes: self.basic.tx_bytes,
-            tx_pkts: self.basic.tx_pkts,
-            rx_bytes: self.basic.rx_bytes,
-            rx_pkts: self.basic.rx_pkts,
-            rx_drops: self.basic.rx_drops,
-            qkey_viol: self.basic.qkey_viol,
-            send_wrs: self.messages.send_wrs,
-            send_bytes: self.messages.send_bytes,
-            recv_wrs: self.messages.recv_wrs,
-            recv_bytes: self.messages.recv_bytes,
-            read_wrs: self.rdma_read.read_wrs,
-            read_bytes: self.rdma_read.read_bytes,
-            read_wr_err: self.rdma_read.read_wr_err,
-            read_resp_bytes: self.rdma_read.read_resp_bytes,
-            write_wrs: self.rdma_write.write_wrs,
-            write_bytes: self.rdma_write.write_bytes,
-            write_wr_err: self.rdma_write.write_wr_err,
-            write_recv_bytes: self.rdma_write.write_recv_bytes,
-            retrans_pkts: self.network.retrans_pkts,
-            retrans_bytes: self.network.retrans_bytes,
-            retrans_timeout_events: self.network.retrans_timeout_events,
-            unresponsive_remote_events: self.network.unresponsive_remote_events,
-            impaired_remote_conn_events: self.network.impaired_remote_conn_events,
-        }
     }
 
     /// Counts a receive work request that was consumed.

@@ -4,7 +4,7 @@
 
 use std::{fmt, io, sync::Arc, time::Duration};
 
-use efa_fabric::PortId;
+use efa_fabric::{ConnectionState, PortId};
 use efa_model::{Config, Device, Host};
 use parking_lot::{Condvar, Mutex};
 
@@ -74,6 +74,11 @@ impl Function {
     pub fn with<R>(&self, work: impl FnOnce(&mut Device, &mut dyn Host, Duration) -> R) -> R {
         self.runtime
             .with(self.port, |device, link, now| work(device, link, now))
+    }
+
+    /// Returns the state of the first connections of the device.
+    pub fn connections(&self) -> Vec<ConnectionState> {
+        self.runtime.connections(self.port)
     }
 
     /// Limits the files that the next VMM shares, and their bytes. Each file takes a descriptor of this program. The bytes that

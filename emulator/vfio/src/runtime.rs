@@ -13,8 +13,8 @@ use std::{
 };
 
 use efa_fabric::{
-    Fabric, Frame, JoinError, Link, LinkId, Newcomer, PathCounters, PortId, Runs, Session,
-    Settings, Tap,
+    ConnectionState, Fabric, Frame, JoinError, Link, LinkId, Newcomer, PathCounters, PortId, Runs,
+    Session, Settings, Tap,
 };
 use efa_model::Device;
 use parking_lot::{Condvar, Mutex};
@@ -128,6 +128,11 @@ impl Runtime {
             .with(port, now, PROMPT, |device, slot| work(device, slot, now));
         self.call(now);
         result
+    }
+
+    /// Returns the state of the first connections of a device.
+    pub(crate) fn connections(&self, port: PortId) -> Vec<ConnectionState> {
+        self.fabric.connections(port)
     }
 
     /// Calls `work` with exclusive access to the slot of a device. It must not create work for the device.

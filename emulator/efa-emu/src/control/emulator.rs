@@ -7,7 +7,7 @@ use std::{io, path::PathBuf, sync::Arc};
 use efa_model::{Config, Profile};
 use efa_vfio::{Bar, Function, Runtime};
 
-use crate::{capture::Capture, trace::Trace};
+use crate::events::Recorder;
 
 /// A device that can be controlled.
 pub(crate) struct Device {
@@ -19,35 +19,26 @@ pub(crate) struct Device {
 /// The devices of this program, and the network between them.
 pub struct Emulator {
     pub(crate) runtime: Arc<Runtime>,
-    pub(crate) trace: Trace,
-    capture: Option<Capture>,
+    pub(crate) recorder: Recorder,
     devices: Vec<Device>,
 }
 
 impl Emulator {
     /// Creates an emulator without devices.
     pub fn new(runtime: Arc<Runtime>) -> Self {
+        Self::recorded(runtime, Recorder::default())
+    }
+
+    /// Creates an emulator without devices, all of whose events and packets are recorded.
+    pub(crate) fn recorded(runtime: Arc<Runtime>, recorder: Recorder) -> Self {
+        if recorder.captures() {
+            runtime.set_tap(Arc::new(recorder.clone()));
+        }
         Self {
             runtime,
-            trace: Trace::none(),
-            capture: None,
+            recorder,
             devices: Vec::new(),
         }
-    }
-
-    /// Replaces the trace of devices that are added later.
-    pub(crate) fn with_trace(mut self, trace: Trace) -> Self {
-        self.trace = trace;
-        self
-    }
-
-    /// Replaces the capture of packets, and of devices that are added later.
-    pub(crate) fn with_capture(mut self, capture: Option<Capture>) -> Self {
-        if let Some(capture) = &capture {
-            self.runtime.set_tap(Arc::new(capture.clone()));
-        }
-        self.capture = capture;
-        self
     }
 
     /// Adds a device, without one BAR if `missing` is given. The caller serves it at `socket`.
@@ -57,16 +48,11 @@ impl Emulator {
     /// The kernel lacks memory for the device, or asynchronous I/O for its interrupts.
     pub fn add(&mut self, socket: PathBuf, config: Config, missing: Option<Bar>) -> io::Result<()> {
         let profile = config.profile;
-        let index = self.devices.len();
-        let mut observer = self.trace.observer(index);
-        if let Some(capture) = self.capture.clone() {
-            observer = capture.observer(index, observer);
-        }
-        let function = Function::new(&self.runtime, config, missing, observer)?;
+        let observer = self.recorder.observer(self.devices.len());
         self.devices.push(Device {
             profile,
             socket,
-            function: Arc::new(function),
+            function: Arc::new(Function::new(&self.runtime, config, missing, observer)?),
         });
         Ok(())
     }
@@ -76,8 +62,9 @@ impl Emulator {
         &self.devices
     }
 
-    /// Returns the device with this index.
-    pub(crate) fn device(&self, index: usize) -> Result<&Device, String> {
+    /// Returns the device with this index, or the first one.
+    pub(crate) fn device(&self, index: Option<usize>) -> Result<&Device, String> {
+        let index = index.unwrap_or(0);
         self.devices
             .get(index)
             .ok_or_else(|| match self.devices.len() {
@@ -86,8 +73,13 @@ impl Emulator {
             })
     }
 
-    /// Returns the function of the device with this index.
-    pub(crate) fn function(&self, index: usize) -> Result<&Function, String> {
-        Ok(&self.device(index)?.function)
+    /// Returns all devices with their indices, or only the one with this index.
+    pub(crate) fn selected(
+        &self,
+        only: Option<usize>,
+    ) -> Result<impl Iterator<Item = (usize, &Device)>, String> {
+        only.map_or(Ok(()), |_| self.device(only).map(drop))?;
+        let all = self.devices.iter().enumerate();
+        Ok(all.filter(move |(index, _)| only.is_none_or(|only| only == *index)))
     }
 }

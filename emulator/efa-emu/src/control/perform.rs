@@ -1,281 +1,210 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Execution of each kind of request.
+//! Execution of requests.
+
+use std::time::Duration;
 
 use efa_fabric::Settings;
-use efa_model::Death;
-use serde_json::{Map, Value};
+use efa_model::{Device, Host};
+use serde_json::{Map, Value, json, to_value};
 
-use crate::{
-    control::{
-        emulator::{Device, Emulator},
-        event_group::EventGroup,
-        protocol::{
-            Bytes, Clear, Counters, DeviceInfo, Devices, Die, Done, Event, Fabric, FailQp, Hello,
-            Inject, Injected, Network, Notify, Peek, Perform, Plug, Poke, Release, Released, Reply,
-            Request, Sample, Set, Snapshot, State, Trace, Unplug, Welcome,
-        },
-        scope::Scope,
+use crate::control::{
+    emulator::Emulator,
+    protocol::{
+        Bytes, Command, DeviceInfo, EventGroup, Injected, PROTOCOL, Released, Reply, Request,
+        Sample, Welcome,
     },
-    snapshot,
-    trace::Recent,
+    scope::Scope,
 };
 
 /// Limit in bytes on one read of a queue.
 const MAX_PEEK: usize = 4096;
 
+/// A result that becomes the value of `ok` in a reply, or one sentence about what is wrong.
+trait Answer {
+    fn answer(self) -> Result<Value, String>;
+}
+
+impl Answer for Value {
+    fn answer(self) -> Result<Value, String> {
+        Ok(self)
+    }
+}
+
+impl Answer for () {
+    fn answer(self) -> Result<Value, String> {
+        Ok(json!({}))
+    }
+}
+
+impl<T: Answer, E: ToString> Answer for Result<T, E> {
+    fn answer(self) -> Result<Value, String> {
+        self.map_err(|error| error.to_string())?.answer()
+    }
+}
+
 impl Emulator {
     /// Performs a request, and returns the reply as a line.
     pub fn reply(&self, request: &[u8]) -> Vec<u8> {
-        Reply::from(self.request(request)).to_line()
+        self.reply_to(&Scope::default(), request)
     }
 
     /// Performs a request of a client within the scope of its socket, and returns the reply as a line.
     pub(crate) fn reply_to(&self, scope: &Scope, request: &[u8]) -> Vec<u8> {
-        if scope.is_all() {
-            return self.reply(request);
+        match self.request(scope, request) {
+            Ok(reply) => Reply::Ok(reply).to_line(),
+            Err(error) => Reply::Error(error).to_line(),
         }
-        let perform = || {
-            let unreadable = |error: serde_json::Error| error.to_string();
-            let mut request: Value = serde_json::from_slice(request).map_err(unreadable)?;
-            scope.admit(&mut request)?;
-            let request: Request = serde_json::from_value(request).map_err(unreadable)?;
-            request.perform_by(self)
-        };
-        Reply::from(perform()).to_line()
     }
 
-    /// Performs a request, and returns the value of `ok` in the reply.
+    /// Performs a request within a scope, and returns the value of `ok` in the reply.
     ///
     /// # Errors
     ///
     /// One sentence about what is wrong.
-    pub(crate) fn request(&self, request: &[u8]) -> Result<Value, String> {
-        let request: Request =
-            serde_json::from_slice(request).map_err(|error| error.to_string())?;
-        request.perform_by(self)
+    pub(crate) fn request(&self, scope: &Scope, request: &[u8]) -> Result<Value, String> {
+        let request = serde_json::from_slice(request).map_err(|error| error.to_string())?;
+        let Request { device, command } = scope.admit(request)?;
+        self.perform(device, command)
     }
-}
 
-impl Perform<Hello> for Emulator {
-    fn perform(&self, request: Hello) -> Result<Welcome, String> {
-        request.welcome()
+    /// Calls `work` on a device.
+    fn on<R: Answer>(
+        &self,
+        device: Option<usize>,
+        work: impl FnOnce(&mut Device, &mut dyn Host, Duration) -> R,
+    ) -> Result<Value, String> {
+        self.device(device)?.function.with(work).answer()
     }
-}
 
-impl Perform<Devices> for Emulator {
-    fn perform(&self, Devices {}: Devices) -> Result<Vec<DeviceInfo>, String> {
-        let info = |(index, device): (usize, &Device)| DeviceInfo {
-            device: index,
-            profile: device.profile,
-            socket: device.socket.clone(),
-        };
-        Ok(self.devices().iter().enumerate().map(info).collect())
-    }
-}
-
-impl Perform<State> for Emulator {
-    fn perform(&self, request: State) -> Result<efa_model::State, String> {
-        let function = self.function(request.device)?;
-        Ok(function.with(|device, _, _| device.state()))
-    }
-}
-
-impl Perform<Trace> for Emulator {
-    fn perform(&self, request: Trace) -> Result<Recent, String> {
-        self.device(request.device)?;
-        Ok(self.trace.take_recent(request.device))
-    }
-}
-
-impl Perform<Snapshot> for Emulator {
-    fn perform(&self, request: Snapshot) -> Result<snapshot::Snapshot, String> {
-        snapshot::take(self, request.device)
-    }
-}
-
-impl Perform<Inject> for Emulator {
-    fn perform(&self, request: Inject) -> Result<Injected, String> {
-        let function = self.function(request.device)?;
-        let rule = function.with(|device, _, _| device.inject(request.rule));
-        Ok(Injected { rule })
-    }
-}
-
-impl Perform<Release> for Emulator {
-    fn perform(&self, request: Release) -> Result<Released, String> {
-        let Release {
-            device,
-            name,
-            count,
-        } = request;
-        let function = self.function(device)?;
-        let released = function.with(|device, _, _| device.release(&name, count));
-        Ok(Released { released })
-    }
-}
-
-impl Perform<Set> for Emulator {
-    fn perform(&self, request: Set) -> Result<Done, String> {
-        let function = self.function(request.device)?;
-        function.with(|device, _, _| device.set(*request.set));
-        Ok(Done {})
-    }
-}
-
-impl Perform<Event> for Emulator {
-    fn perform(&self, request: Event) -> Result<Done, String> {
-        let Event {
-            device,
-            group: EventGroup(group),
-            syndrome,
-            count,
-            after_reset,
-            after_commands,
-        } = request;
-        if after_commands.is_some() && !after_reset {
-            return Err("`after_commands` needs `after_reset`".into());
-        }
-        self.function(device)?.with(|device, host, now| {
-            match (after_reset, count) {
-                (true, Some(_)) => {
-                    return Err("either `count` or `after_reset`, but not both".into());
+    fn perform(&self, device: Option<usize>, command: Command) -> Result<Value, String> {
+        match command {
+            Command::Hello { .. } | Command::Fabric { .. } if device.is_some() => {
+                Err("unknown field `device`: this command is about no single device".into())
+            }
+            Command::Hello {
+                protocol: Some(other),
+            } if other != PROTOCOL => Err(format!(
+                "protocol version {other} is not supported: this program supports version {PROTOCOL}"
+            )),
+            Command::Hello { .. } => to_value(Welcome::new()).answer(),
+            Command::Fabric { set } => {
+                if let Some(set) = set {
+                    self.runtime.set(changed(&self.runtime.settings(), set)?);
                 }
-                (true, None) => {
-                    device.post_event_late(group, syndrome, after_commands.unwrap_or(1));
+                to_value(self.network()).answer()
+            }
+            Command::Devices {} => {
+                let info = |(index, device): (usize, &super::Device)| DeviceInfo {
+                    device: index,
+                    profile: device.profile,
+                    socket: device.socket.clone(),
+                };
+                to_value(self.selected(device)?.map(info).collect::<Vec<_>>()).answer()
+            }
+            Command::Counters {} => to_value(Sample {
+                devices: self.selected(device)?.map(|it| it.1.counters()).collect(),
+                paths: device.is_none().then(|| self.runtime.paths()),
+            })
+            .answer(),
+            Command::Snapshot {} => to_value(self.snapshot(device)?).answer(),
+            Command::State {} => to_value(self.device(device)?.state()).answer(),
+            Command::Trace {} => {
+                self.device(device)?;
+                to_value(self.recorder.take_recent(device.unwrap_or(0))).answer()
+            }
+            Command::Unplug {} => {
+                self.device(device)?.function.unplug();
+                ().answer()
+            }
+            Command::Plug {} => {
+                self.device(device)?.function.plug();
+                ().answer()
+            }
+            Command::Inject { rule } => self.on(device, |device, _, _| {
+                to_value(Injected {
+                    rule: device.inject(rule),
+                })
+            }),
+            Command::Release { name, count } => self.on(device, |device, _, _| {
+                to_value(Released {
+                    released: device.release(&name, count),
+                })
+            }),
+            Command::Set { set } => self.on(device, |device, _, _| device.set(*set)),
+            Command::Event {
+                after_commands: Some(_),
+                after_reset: false,
+                ..
+            } => Err("`after_commands` needs `after_reset`".into()),
+            Command::Event {
+                count: Some(_),
+                after_reset: true,
+                ..
+            } => Err("either `count` or `after_reset`, but not both".into()),
+            Command::Event {
+                group: EventGroup(group),
+                syndrome,
+                count,
+                after_reset,
+                after_commands,
+            } => self.on(device, |device, host, now| {
+                match count {
+                    Some(count) => return device.storm(group, syndrome, count.get()),
+                    None if after_reset => {
+                        device.post_event_late(group, syndrome, after_commands.unwrap_or(1));
+                    }
+                    None => device.post_event(host, now, group, syndrome),
                 }
-                (false, Some(count)) => device
-                    .storm(group, syndrome, count.get())
-                    .map_err(|error| error.to_string())?,
-                (false, None) => device.post_event(host, now, group, syndrome),
+                Ok(())
+            }),
+            Command::FailQp { qp } => self
+                .on(device, |device, host, _| device.fail_qp(host, qp))
+                .map_err(|_| format!("there is no queue pair {qp}")),
+            Command::Die(death) => self.on(device, |device, host, now| {
+                if !device.is_plugged() {
+                    return Err("an unplugged device can't die: plug it in first");
+                }
+                device.die(host, now, death);
+                Ok(())
+            }),
+            Command::Clear {} => self.on(device, |device, _, _| device.clear()),
+            Command::Peek { length, .. } if length > MAX_PEEK => {
+                Err(format!("at most {MAX_PEEK} bytes can be read at once"))
             }
-            Ok(Done {})
-        })
-    }
-}
-
-impl Perform<FailQp> for Emulator {
-    fn perform(&self, request: FailQp) -> Result<Done, String> {
-        let failed = self
-            .function(request.device)?
-            .with(|device, host, _| device.fail_qp(host, request.qp));
-        failed.map_err(|_| format!("there is no queue pair {}", request.qp))?;
-        Ok(Done {})
-    }
-}
-
-impl Perform<Die> for Emulator {
-    fn perform(&self, request: Die) -> Result<Done, String> {
-        let death = Death {
-            silent: request.silent,
-            resets: request.resets,
-            how: request.how,
-            dma: request.dma,
-        };
-        self.function(request.device)?.with(|device, host, now| {
-            if !device.is_plugged() {
-                return Err("an unplugged device can't die: plug it in first".into());
-            }
-            device.die(host, now, death);
-            Ok(Done {})
-        })
-    }
-}
-
-impl Perform<Unplug> for Emulator {
-    fn perform(&self, request: Unplug) -> Result<Done, String> {
-        self.function(request.device)?.unplug();
-        Ok(Done {})
-    }
-}
-
-impl Perform<Plug> for Emulator {
-    fn perform(&self, request: Plug) -> Result<Done, String> {
-        self.function(request.device)?.plug();
-        Ok(Done {})
-    }
-}
-
-impl Perform<Clear> for Emulator {
-    fn perform(&self, request: Clear) -> Result<Done, String> {
-        let function = self.function(request.device)?;
-        function.with(|device, _, _| device.clear());
-        Ok(Done {})
-    }
-}
-
-impl Perform<Peek> for Emulator {
-    fn perform(&self, request: Peek) -> Result<Bytes, String> {
-        if request.length > MAX_PEEK {
-            return Err(format!("at most {MAX_PEEK} bytes can be read at once"));
+            Command::Peek {
+                queue,
+                offset,
+                length,
+            } => self.on(device, |device, host, _| {
+                let mut data = vec![0; length];
+                let read = device.peek(host, queue, offset, &mut data);
+                read.map(|()| to_value(Bytes { data }))
+            }),
+            Command::Poke {
+                queue,
+                offset,
+                data,
+            } => self.on(device, |device, host, _| {
+                device.poke(host, queue, offset, &data)
+            }),
+            Command::Notify {
+                eq,
+                cq,
+                count: Some(count),
+            } => self.on(device, |device, _, _| {
+                device.storm_of_completion_events(eq, cq, count.get())
+            }),
+            Command::Notify { eq, cq, .. } => self.on(device, |device, host, _| {
+                device.post_completion_event(host, eq, cq)
+            }),
         }
-        let mut data = vec![0; request.length];
-        self.function(request.device)?
-            .with(|device, host, _| device.peek(host, request.queue, request.offset, &mut data))
-            .map_err(|error| error.to_string())?;
-        Ok(Bytes { data })
-    }
-}
-
-impl Perform<Poke> for Emulator {
-    fn perform(&self, request: Poke) -> Result<Done, String> {
-        self.function(request.device)?
-            .with(|device, host, _| device.poke(host, request.queue, request.offset, &request.data))
-            .map_err(|error| error.to_string())?;
-        Ok(Done {})
-    }
-}
-
-impl Perform<Notify> for Emulator {
-    fn perform(&self, request: Notify) -> Result<Done, String> {
-        let Notify {
-            device,
-            eq,
-            cq,
-            count,
-        } = request;
-        self.function(device)?.with(|device, host, _| {
-            match count {
-                Some(count) => device
-                    .storm_of_completion_events(eq, cq, count.get())
-                    .map_err(|error| error.to_string())?,
-                None => device
-                    .post_completion_event(host, eq, cq)
-                    .map_err(|error| error.to_string())?,
-            }
-            Ok(Done {})
-        })
-    }
-}
-
-impl Perform<Counters> for Emulator {
-    fn perform(&self, Counters {}: Counters) -> Result<Sample, String> {
-        let counters = |device: &Device| device.function.with(|device, _, _| device.counters());
-        Ok(Sample {
-            devices: self.devices().iter().map(counters).collect(),
-            paths: self.runtime.paths(),
-        })
-    }
-}
-
-impl Perform<Fabric> for Emulator {
-    fn perform(&self, request: Fabric) -> Result<Network, String> {
-        let runtime = &self.runtime;
-        if let Some(set) = request.set {
-            runtime.set(changed(&runtime.settings(), set)?);
-        }
-        Ok(Network {
-            settings: (*runtime.settings()).clone(),
-            paths: runtime.paths(),
-            remote_devices: runtime.remote_devices(),
-            overflows: runtime.overflows(),
-        })
     }
 }
 
 /// Returns the settings with the values in `set` replaced.
 fn changed(settings: &Settings, set: Map<String, Value>) -> Result<Settings, String> {
-    let mut value = serde_json::to_value(settings).map_err(|error| error.to_string())?;
+    let mut value = to_value(settings).answer()?;
     if let Value::Object(object) = &mut value {
         object.extend(set);
     }

@@ -4,7 +4,7 @@
 
 use std::{fs, path::Path};
 
-use crate::control::emulator::Emulator;
+use crate::control::{emulator::Emulator, scope::Scope};
 
 /// Applies the requests in a file. Empty lines and those that begin with `#` are comments.
 ///
@@ -18,7 +18,7 @@ pub(crate) fn play(scenario: &Path, emulator: &Emulator) -> Result<(), String> {
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        if let Err(error) = emulator.request(line.as_bytes()) {
+        if let Err(error) = emulator.request(&Scope::default(), line.as_bytes()) {
             return Err(format!("{}:{number}: {error}", scenario.display()));
         }
     }

@@ -3,82 +3,64 @@
 //! Links between emulators.
 
 use std::{
-    io::{BufRead, BufReader, ErrorKind, Read, Write},
+    fs,
+    io::{ErrorKind, Read, Write},
     net::TcpStream,
     time::Duration,
 };
 
 use efa_testing::{
-    machine::free_address,
+    machine::{Emulator, free_address, program},
     peer::hello,
     wait::{patience, wait_for, wait_until},
 };
 use rustix::process::Signal;
-use serde_json::json;
 
-use super::{Emulator, failure, program, seventh, socket_in};
+use super::socket_in;
 
-#[test]
-fn an_emulator_is_joined_by_name() {
-    let address = free_address().to_string();
-    let port = address.rsplit_once(':').unwrap().1;
+/// Starts an emulator that joins another one by name, with devices of these numbers.
+fn joining(address: &str, numbers: &[u32]) -> Emulator {
     let folder = tempfile::tempdir().unwrap();
-    let joining = Emulator::joining(folder, &format!("localhost:{port}"));
-    // The emulator joins when the other one starts to listen, and again after that has restarted.
-    for _ in 0..2 {
-        let first = Emulator::start(&["--listen", &address]);
-        wait_for_devices(&first, 1);
+    let mut command = program();
+    let port = address.rsplit_once(':').unwrap().1;
+    command.args(["--join", &format!("localhost:{port}"), "-v"]);
+    command.stderr(fs::File::create(folder.path().join("log")).unwrap());
+    for number in numbers {
+        let device = format!(
+            "number={number},{}",
+            socket_in(&folder, &number.to_string())
+        );
+        command.args(["--device", &device]);
     }
-    let socket = socket_in(&joining.folder, "8");
-    let options = ["--device", &socket, "--join", "localhost"];
-    let error = failure(1, program().args(options));
-    assert!(error.contains("cannot join localhost: "));
-}
-
-/// Waits until there are so many devices of other emulators.
-fn wait_for_devices(emulator: &Emulator, expected: u64) {
-    wait_for("other emulator", || {
-        let reply = emulator.control().ok(&json!({ "command": "fabric" }));
-        match reply["remote_devices"] == json!(expected) {
-            true => Ok(()),
-            false => Err(reply),
-        }
-    });
+    Emulator::launch(command, folder)
 }
 
 #[test]
 fn emulators_join_and_leave() {
     let address = free_address().to_string();
-    let first = Emulator::start(&["--listen", &address]);
-    let folder = tempfile::tempdir().unwrap();
-    let third = seventh(&folder);
-    // Its first two devices have the numbers of the first emulator's.
-    let mut second = Emulator::start(&["--join", &address, "--device", &third, "-v"]);
-    let log = second.child.as_mut().unwrap().stderr.take().unwrap();
-    let refused = BufReader::new(log)
-        .lines()
-        .map_while(Result::ok)
-        .find(|line| line.contains("give each device its own number"));
-    assert!(refused.is_some());
-    wait_for_devices(&first, 0);
-    second.signal(Signal::TERM);
-    second.end();
-
-    let mut other = Emulator::joining(folder, &address);
-    wait_for_devices(&first, 1);
-    wait_for_devices(&other, 2);
-    other.signal(Signal::TERM);
-    other.end();
-    wait_for_devices(&first, 0);
+    let mut third = joining(&address, &[7]);
+    // The emulator joins when the other one starts to listen, and again after that has restarted.
+    Emulator::start(2, &["--listen", &address]).wait_for_peers(1);
+    let first = Emulator::start(2, &["--listen", &address]);
+    first.wait_for_peers(1);
+    third.wait_for_peers(2);
+    // Two of its devices have the numbers of the first emulator's.
+    let second = joining(&address, &[0, 1, 8]);
+    wait_until("refusal", || {
+        let log = fs::read_to_string(second.folder().join("log")).unwrap();
+        log.contains("give each device its own number")
+    });
+    first.wait_for_peers(1);
+    assert_eq!(third.end(Signal::TERM), Some(0));
+    first.wait_for_peers(0);
 }
 
 #[test]
 fn connections_without_a_greeting_do_not_block_emulators() {
     let address = free_address().to_string();
-    let first = Emulator::start(&["--listen", &address]);
-    let folder = tempfile::tempdir().unwrap();
-    let _joined = Emulator::joining(folder, &address);
-    wait_for_devices(&first, 1);
+    let first = Emulator::start(2, &["--listen", &address]);
+    let _joined = joining(&address, &[7]);
+    first.wait_for_peers(1);
     let mut silent = Vec::new();
     wait_for("greeting while other connections are silent", || {
         // The maximum number of connections, again and again.
@@ -88,8 +70,7 @@ fn connections_without_a_greeting_do_not_block_emulators() {
         stream.read_exact(&mut [0; 4])
     });
     // An emulator that has joined keeps its place.
-    let reply = first.control().ok(&json!({ "command": "fabric" }));
-    assert_eq!(reply["remote_devices"], json!(1));
+    first.wait_for_peers(1);
 }
 
 /// Whether the other end has closed a connection.
@@ -103,7 +84,7 @@ fn is_closed(mut stream: &TcpStream) -> bool {
 #[test]
 fn one_host_has_eight_links() {
     let address = free_address().to_string();
-    let emulator = Emulator::start(&["--listen", &address]);
+    let emulator = Emulator::start(1, &["--listen", &address]);
     let join = |number| {
         let mut stream = TcpStream::connect(&address).unwrap();
         let greeting = hello(u64::from(number), &[[number; 16]]);
@@ -120,13 +101,13 @@ fn one_host_has_eight_links() {
         streams.retain(|stream| !is_closed(stream));
         streams.len() == 8
     });
-    wait_for_devices(&emulator, 8);
+    emulator.wait_for_peers(8);
 }
 
 #[test]
 fn connections_without_a_greeting_are_closed() {
     let address = free_address().to_string();
-    let _emulator = Emulator::start(&["--listen", &address]);
+    let _emulator = Emulator::start(1, &["--listen", &address]);
     let mut stream = TcpStream::connect(&address).unwrap();
     let pause = Duration::from_millis(200);
     stream.set_read_timeout(Some(pause)).unwrap();

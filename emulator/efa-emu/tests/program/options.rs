@@ -4,43 +4,41 @@
 
 use std::{
     fs,
-    io::{Read, Write},
-    os::unix::net::{UnixListener, UnixStream},
-    process::{Command, Stdio},
+    io::{Read, Seek},
+    os::unix::net::UnixStream,
 };
 
+use efa_testing::machine::{Emulator, limited, program};
 use rustix::process::Signal;
 use serde_json::json;
 
-use super::{Emulator, failure, program, run, socket_in};
-
-/// The program with a limit on descriptors, which the shell sets.
-fn limited(limit: &str) -> Command {
-    let mut command = Command::new("sh");
-    let script = format!("ulimit {limit} && exec \"$@\"");
-    command
-        .args(["-c", &script, "sh", env!("CARGO_BIN_EXE_efa-emu")])
-        .env("RUST_BACKTRACE", "0")
-        .stdin(Stdio::null());
-    command
-}
+use super::{failure, run, socket_in};
 
 #[test]
 fn signals_end_the_program_and_remove_its_sockets() {
     for signal in [Signal::TERM, Signal::INT] {
-        let mut emulator = Emulator::start(&["--fabric", "ideal"]);
-        let _guest = UnixStream::connect(emulator.socket("0")).unwrap();
-        emulator.signal(signal);
-        assert_eq!(emulator.end(), (Some(0), String::new()));
-        assert_eq!(fs::read_dir(emulator.folder.path()).unwrap().count(), 0);
+        let folder = tempfile::tempdir().unwrap();
+        let mut log = tempfile::tempfile().unwrap();
+        let mut command = program();
+        command.args(["--device", &socket_in(&folder, "efa0"), "--fabric", "ideal"]);
+        command.stderr(log.try_clone().unwrap());
+        let mut emulator = Emulator::launch(command, folder);
+        let _guest = UnixStream::connect(emulator.device(0)).unwrap();
+        assert_eq!(emulator.end(signal), Some(0));
+        let mut text = String::new();
+        log.rewind().unwrap();
+        log.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "");
+        assert_eq!(fs::read_dir(emulator.folder()).unwrap().count(), 0);
     }
 }
 
 #[test]
 fn the_limit_on_descriptors_is_raised_to_the_hard_limit() {
     let folder = tempfile::tempdir().unwrap();
-    let options = ["--device".to_owned(), socket_in(&folder, "0")];
-    let emulator = Emulator::start_by(limited("-S -n 128"), folder, options);
+    let mut command = limited("-S -n 128");
+    command.args(["--device", &socket_in(&folder, "efa0")]);
+    let emulator = Emulator::launch(command, folder);
     let limits = fs::read_to_string(emulator.proc("limits")).unwrap();
     let files = limits
         .lines()
@@ -52,7 +50,7 @@ fn the_limit_on_descriptors_is_raised_to_the_hard_limit() {
 
 #[test]
 fn threads_wake_up_when_packets_are_due() {
-    let emulator = Emulator::start(&[]);
+    let emulator = Emulator::start(1, &[]);
     match fs::read_to_string(emulator.proc("timerslack_ns")) {
         Ok(slack) => assert_eq!(slack, "1\n"),
         // Only a privileged user may read it.
@@ -60,136 +58,94 @@ fn threads_wake_up_when_packets_are_due() {
     }
 }
 
-#[test]
-fn devices_that_may_take_too_many_descriptors_are_refused() {
-    let instance = ["--instance", "p5.48xlarge,socket=/nowhere/efa"];
-    let why = failure(1, limited("-n 512").args(instance));
-    assert!(why.contains("32 devices may take"), "{why}");
-    assert!(why.contains("may have 512: raise the hard limit"), "{why}");
-}
+/// Exit codes, options, and a part of the message. OWN is a folder, and USED a socket of another emulator.
+const FAILURES: &str = "
+1 --device socket=OWN/new --control USED | efa-emu: cannot listen at USED: another program listens there already; name another path
+1 --device socket=OWN/new --scenario OWN/none | cannot read the scenario
+1 --device socket=OWN/new --scenario OWN/scenario | scenario:2: there is no device 7
+1 --device socket=OWN/new --join localhost | cannot join localhost:
+1 --device socket=OWN/new --trace /no/trace | cannot write the trace /no/trace: No such file
+1 --device socket=OWN/new --capture /no/capture | cannot write the capture /no/capture: No such file
+2 --device socket=OWN/new --trace OWN/trace --trace-filter x | no such kind: `x`
+2 --device socket=OWN/new --trace-filter all | --trace <FILE>
+2 --device socket=OWN/new --fabric paths=0 | paths is 0
+2 --instance p9.metal,socket=OWN/new | no such instance: `p9.metal`, expected one of c5n.18xlarge,
+2 --instance OWN/none:lab,socket=OWN/new | cannot read the instances in OWN/none: No such file
+2 --instance OWN/lab.toml:lab,socket=OWN/new | OWN/lab.toml:2: unknown variant `efa9`
+1 --instance p5.48xlarge,socket=OWN/new | 32 devices may take
+1 ctl /nowhere {} | cannot use the control socket /nowhere (No such file or directory (os error 2)): name a --control socket
+";
 
 #[test]
-fn stale_sockets_are_replaced() {
-    let mut emulator = Emulator::start(&[]);
-    emulator.signal(Signal::KILL);
-    emulator.end();
-    assert!(emulator.socket("0").exists());
-    let folder = std::mem::replace(&mut emulator.folder, tempfile::tempdir().unwrap());
-    let emulator = Emulator::start_in(folder, &[]);
-    emulator.control().ok(&json!({"command": "devices"}));
-}
-
-#[test]
-fn a_socket_in_use_is_left_alone() {
-    let emulator = Emulator::start(&[]);
-    let path = emulator.socket("control");
-    let new = socket_in(&emulator.folder, "new");
-    let options = ["--device", &new, "--fabric", "ideal", "--control"];
-    let why = format!(
-        "cannot listen at {}: another program listens there already; name another path\n",
-        path.display()
+fn failures_name_their_cause() {
+    let own = tempfile::tempdir().unwrap();
+    let emulator = Emulator::start(1, &[]);
+    let write = |name, text| fs::write(own.path().join(name), text).unwrap();
+    write("scenario", "\n{\"command\":\"state\",\"device\":7}\n");
+    write(
+        "lab.toml",
+        "[instance]\nlab = { devices = 1, profile = 'efa9' }\n",
     );
-    let error = failure(1, program().args(options).arg(path));
-    assert_eq!(error, format!("efa-emu: {why}"));
-    assert!(!emulator.socket("new").exists());
-    emulator.control().ok(&json!({"command": "devices"}));
-}
-
-#[test]
-fn a_scenario_is_applied_first() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("scenario");
-    fs::write(
-        &path,
-        concat!(
-            "# The second device is not ready.\n\n",
-            "{\"command\":\"set\",\"device\":1,\"set\":{\"ready\":false}}\n",
-        ),
-    )
-    .unwrap();
-    let emulator = Emulator::start(&["--scenario", path.to_str().unwrap()]);
-    assert_eq!(emulator.control().state(1)["ready"], json!(false));
-}
-
-#[test]
-fn a_bad_scenario_is_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let socket = socket_in(&folder, "socket");
-    let path = folder.path().join("scenario");
-    let run = || {
-        let options = ["--device", &socket, "--scenario"];
-        failure(1, program().args(options).arg(&path))
-    };
-    assert!(run().contains("cannot read the scenario"));
-    fs::write(&path, "\n{\"command\":\"state\",\"device\":7}\n").unwrap();
-    let error = run();
-    assert!(
-        error.contains("scenario:2: there is no device 7"),
-        "{error}"
-    );
-    assert!(!folder.path().join("socket").exists());
-}
-
-#[test]
-fn profiles_are_listed() {
-    let output = run(program().arg("--list-profiles"));
-    assert_eq!(output.status.code(), Some(0));
-    let text = String::from_utf8(output.stdout).unwrap();
-    for profile in ["efa0", "efa1", "efa2", "efa3", "efa4"] {
-        assert!(text.contains(profile), "{text}");
+    let failures = FAILURES
+        .replace("OWN", own.path().to_str().unwrap())
+        .replace("USED", emulator.control().to_str().unwrap());
+    for line in failures.trim().lines() {
+        let (code, rest) = line.split_once(' ').unwrap();
+        let (options, part) = rest.split_once(" | ").unwrap();
+        // With so few descriptors, 32 devices may take too many.
+        let error = failure(code, limited("-n 512").args(options.split(' ')));
+        assert!(error.contains(part), "{line}: {error}");
+        assert!(!own.path().join("new").exists(), "{line}");
     }
+    emulator.ok(&json!({"command": "devices"}));
 }
 
 #[test]
-fn instances_are_listed() {
-    let output = run(program().arg("--list-instances"));
-    assert_eq!(output.status.code(), Some(0));
-    let text = String::from_utf8(output.stdout).unwrap();
-    let line = "p5.48xlarge       32 x efa1, 100 Gbit/s each, RDMA read and write";
-    assert!(text.lines().any(|found| found == line), "{text}");
+fn profiles_and_instances_are_listed() {
+    for (option, line) in [
+        (
+            "--list-profiles",
+            "efa1  1d0f:efa1  adds RDMA read and event queues",
+        ),
+        (
+            "--list-instances",
+            "p5.48xlarge       32 x efa1, 100 Gbit/s each, RDMA read and write",
+        ),
+    ] {
+        let output = run(program().arg(option));
+        assert_eq!(output.status.code(), Some(0));
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.lines().any(|found| found == line), "{text}");
+    }
 }
 
 #[test]
 fn an_instance_has_its_devices() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("efa").display().to_string();
-    let options = ["--instance".into(), format!("p4d.24xlarge,socket={path}")];
-    let mut emulator = Emulator::start_with(folder, options);
-    let expected: Vec<_> = (0..4)
-        .map(
-            |index| json!({"device": index, "profile": "efa0", "socket": format!("{path}{index}")}),
-        )
-        .collect();
-    let devices = emulator.control().ok(&json!({"command": "devices"}));
-    assert_eq!(devices, json!(expected));
-    for index in 0..4 {
-        UnixStream::connect(emulator.socket(&format!("efa{index}"))).unwrap();
+    let own = tempfile::tempdir().unwrap();
+    let file = own.path().join("lab.toml");
+    let text =
+        "[instance]\nlab = { devices = 2, profile = 'efa3', link_gbps = 25, rdma = 'none' }\n";
+    fs::write(&file, text).unwrap();
+    for (name, devices, profile, gbps) in [
+        ("p4d.24xlarge", 4, "efa0", 100),
+        (&format!("{}:lab", file.display()), 2, "efa3", 25),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("efa").display().to_string();
+        let mut command = program();
+        command.args(["--instance", &format!("{name},socket={path}")]);
+        let mut emulator = Emulator::launch(command, folder);
+        let expected = |index| json!({"device": index, "profile": profile, "socket": format!("{path}{index}")});
+        let expected: Vec<_> = (0..devices).map(expected).collect();
+        assert_eq!(emulator.ok(&json!({"command": "devices"})), json!(expected));
+        for index in 0..devices {
+            UnixStream::connect(emulator.device(index)).unwrap();
+            let snapshot = emulator.ok(&json!({"command": "snapshot", "device": index}));
+            assert_eq!(snapshot["devices"][0]["attributes"]["link_gbps"], gbps);
+        }
+        assert_eq!(emulator.end(Signal::TERM), Some(0));
+        assert_eq!(fs::read_dir(emulator.folder()).unwrap().count(), 0);
     }
-    emulator.terminate();
-    assert_eq!(fs::read_dir(emulator.folder.path()).unwrap().count(), 0);
-}
-
-#[test]
-fn an_unknown_instance_is_refused() {
-    let instance = ["--instance", "p9.metal,socket=/nowhere/efa"];
-    let error = failure(2, program().args(instance));
-    let known = "no such instance: `p9.metal`, expected one of c5n.18xlarge, ";
-    assert!(error.contains(known), "{error}");
-}
-
-#[test]
-fn a_malformed_message_ends_its_connection_only() {
-    let emulator = Emulator::start(&[]);
-    let mut guest = UnixStream::connect(emulator.socket("0")).unwrap();
-    // A VERSION message whose text does not end in a zero byte.
-    let mut message = Vec::new();
-    message.extend_from_slice(&[0, 0, 1, 0]);
-    message.extend_from_slice(&21_u32.to_le_bytes());
-    message.extend_from_slice(&[0; 12]);
-    message.push(b'x');
-    guest.write_all(&message).unwrap();
-    guest.read_to_end(&mut Vec::new()).unwrap();
-    emulator.control().state(0);
 }
 
 #[test]
@@ -197,9 +153,9 @@ fn the_program_is_sandboxed_by_default() {
     // Mode 2 of seccomp is filters, and mode 0 is none.
     let writers = ["--trace=/dev/null", "--capture=/dev/null"];
     for (options, expected) in [(&writers[..], "2"), (&["--sandbox=off"], "0")] {
-        let emulator = Emulator::start(options);
+        let emulator = Emulator::start(2, options);
         // The emulator answers only after it has entered the sandbox.
-        emulator.control().ok(&json!({ "command": "devices" }));
+        emulator.ok(&json!({ "command": "devices" }));
         // These are the main thread, which stays, and the threads that it has started. One of those may end meanwhile.
         let mut confined = 0;
         for task in fs::read_dir(emulator.proc("task")).unwrap() {
@@ -214,16 +170,4 @@ fn the_program_is_sandboxed_by_default() {
         }
         assert!(confined > 0);
     }
-}
-
-#[test]
-fn a_file_in_place_of_a_socket_is_left_alone() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("file");
-    fs::write(&path, "precious").unwrap();
-    let options = ["--device", &socket_in(&folder, "file")];
-    let error = failure(1, program().args(options));
-    assert!(error.contains("the path is not a socket"));
-    assert_eq!(fs::read(&path).unwrap(), b"precious");
-    assert!(UnixListener::bind(&path).is_err());
 }

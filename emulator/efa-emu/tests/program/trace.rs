@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The trace and its readers.
+//! The trace, the capture, and their readers.
 
 use std::{
     fs::{self, File},
@@ -10,25 +10,17 @@ use std::{
     thread,
 };
 
-use efa_testing::wait::{patience, wait_for};
-use rustix::fs::{CWD, mkfifoat};
+use efa_testing::{
+    machine::{Control, Emulator, program},
+    wait::{patience, wait_until},
+};
+use rustix::{
+    fs::{CWD, mkfifoat},
+    process::Signal,
+};
 use serde_json::json;
 
-use super::{Control, Emulator, failure, program, socket_in};
-
-/// Options for a device whose socket cannot be created.
-const NOWHERE: [&str; 2] = ["--device", "socket=/nowhere/socket"];
-
-/// Waits until a file has so many lines, and returns its text.
-fn read_when_there(path: &Path, lines: usize) -> String {
-    wait_for("file with enough lines", || {
-        let text = fs::read_to_string(path).unwrap();
-        match text.lines().count() >= lines {
-            true => Ok(text),
-            false => Err(text),
-        }
-    })
-}
+use super::socket_in;
 
 /// Makes a device post events, each of which is a line of the trace.
 fn post_events(control: &mut Control, count: usize) {
@@ -58,6 +50,12 @@ fn counted(text: &str) -> (usize, usize) {
     counts
 }
 
+fn pipe(folder: &Path) -> PathBuf {
+    let pipe = folder.join("pipe");
+    mkfifoat(CWD, &pipe, 0o600.into()).unwrap();
+    pipe
+}
+
 /// Starts a reader of a pipe, and returns its lines.
 fn read_pipe(pipe: PathBuf) -> mpsc::Receiver<String> {
     let (sender, lines) = mpsc::channel();
@@ -75,17 +73,16 @@ fn an_unread_trace_does_not_block_devices() {
     const EVENTS: usize = 20_000;
 
     let folder = tempfile::tempdir().unwrap();
-    let pipe = folder.path().join("pipe");
-    mkfifoat(CWD, &pipe, 0o600.into()).unwrap();
-    let options = vec![
-        "--instance".into(),
-        // With so many devices, the buffer's share of each is small. Their descriptors are within a hard limit of 4096.
-        format!("p5.48xlarge,msix=1,{}", socket_in(&folder, "efa")),
-        "--trace".into(),
-        pipe.to_str().unwrap().into(),
-    ];
-    let mut emulator = Emulator::start_with(folder, options);
-    post_events(&mut emulator.control(), EVENTS);
+    let own = tempfile::tempdir().unwrap();
+    let pipe = pipe(own.path());
+    let mut command = program();
+    // With so many devices, the buffer's share of each is small. Their descriptors are within a hard limit of 4096.
+    let instance = format!("p5.48xlarge,msix=1,{}", socket_in(&folder, "efa"));
+    command
+        .args(["--instance", &instance, "--trace"])
+        .arg(&pipe);
+    let mut emulator = Emulator::launch(command, folder);
+    post_events(&mut emulator.connect(), EVENTS);
 
     // A reader gets the lines in the pipe and in the emulator, and the number of lost lines.
     let reader = read_pipe(pipe);
@@ -95,7 +92,7 @@ fn an_unread_trace_does_not_block_devices() {
         lines += line;
         lost += missing;
     }
-    emulator.terminate();
+    assert_eq!(emulator.end(Signal::TERM), Some(0));
     assert_eq!(reader.iter().next(), None);
     assert_eq!(lines + lost, EVENTS);
     assert!(
@@ -107,114 +104,47 @@ fn an_unread_trace_does_not_block_devices() {
 #[test]
 fn the_end_does_not_wait_for_readers_of_the_trace() {
     let folder = tempfile::tempdir().unwrap();
-    let pipe = folder.path().join("pipe");
-    mkfifoat(CWD, &pipe, 0o600.into()).unwrap();
-    let mut emulator = Emulator::start(&["--trace", pipe.to_str().unwrap()]);
-    post_events(&mut emulator.control(), 10_000);
-    emulator.terminate();
+    let pipe = pipe(folder.path());
+    let mut emulator = Emulator::start(2, &["--trace", pipe.to_str().unwrap()]);
+    post_events(&mut emulator.connect(), 10_000);
+    assert_eq!(emulator.end(Signal::TERM), Some(0));
 }
 
+/// Files are written soon, and are whole at the end. Both have the same events, but only the trace has a filter.
 #[test]
-fn the_trace_is_whole_at_the_end() {
+fn events_are_written_to_files() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("trace");
-    let mut emulator = Emulator::start(&["--trace", path.to_str().unwrap()]);
-    post_events(&mut emulator.control(), 20_000);
-    emulator.terminate();
-    assert_eq!(counted(&fs::read_to_string(&path).unwrap()), (20_000, 0));
-}
-
-#[test]
-fn the_trace_has_a_filter() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("trace");
-    let trace = path.to_str().unwrap();
-    for (filter, expected) in [
-        ("events", 1),
-        ("1:admin,events", 1),
-        ("0:events", 0),
-        ("admin", 0),
+    let paths = ["trace", "capture"].map(|name| folder.path().join(name));
+    let [trace, capture] = paths.each_ref().map(|path| path.to_str().unwrap());
+    for (options, count, traced) in [
+        (&["--capture", capture][..], 20_000, 20_000),
+        (&["--trace-filter", "events", "--capture", capture], 1, 1),
+        (
+            &["--trace-filter", "1:admin,events", "--capture", capture],
+            1,
+            1,
+        ),
+        (&["--trace-filter", "0:events", "--capture", capture], 1, 0),
+        (&["--trace-filter", "admin", "--capture", capture], 1, 0),
+        (&[], 1, 1),
     ] {
-        let mut emulator = Emulator::start(&["--trace", trace, "--trace-filter", filter]);
-        post_events(&mut emulator.control(), 1);
-        emulator.terminate();
-        let text = fs::read_to_string(&path).unwrap();
-        assert_eq!(counted(&text), (expected, 0), "{filter}: {text}");
-    }
-
-    for (options, part) in [
-        (
-            &["--trace", trace, "--trace-filter", "x"][..],
-            "no such kind: `x`",
-        ),
-        (&["--trace-filter", "all"], "--trace <FILE>"),
-    ] {
-        let error = failure(2, program().args(NOWHERE).args(options));
-        assert!(error.contains(part), "{error}");
-    }
-}
-
-#[test]
-fn the_trace_is_written_to_a_file() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("trace");
-    let emulator = Emulator::start(&["--trace", path.to_str().unwrap()]);
-    emulator
-        .control()
-        .ok(&json!({"command": "event", "device": 1, "group": "WARNING"}));
-    let text = read_when_there(&path, 1);
-    let words: Vec<_> = text.split_whitespace().collect();
-    assert!(words[0].parse::<f64>().unwrap() < 60.0, "{text}");
-    assert_eq!(words[1], "1", "{text}");
-    assert!(text.ends_with('\n'), "{text}");
-
-    let trace = ["--trace", "/nowhere/trace"];
-    let error = failure(1, program().args(NOWHERE).args(trace));
-    assert!(error.contains("cannot write the trace /nowhere/trace"));
-}
-
-#[test]
-fn errors_name_queues_that_do_not_exist() {
-    let emulator = Emulator::start(&[]);
-    let mut control = emulator.control();
-    for (request, expected) in [
-        (
-            json!({"command": "peek", "queue": {"cq": 1}, "length": 8}),
-            "there is no completion queue 1",
-        ),
-        (
-            json!({"command": "peek", "queue": {"cq": 1}, "length": 4097}),
-            "at most 4096 bytes",
-        ),
-        (
-            json!({"command": "poke", "queue": {"rq": 2}, "offset": 8, "data": [1, 255]}),
-            "there is no receive queue of a queue pair 2",
-        ),
-        (
-            json!({"command": "poke", "queue": {"rq": 2}, "data": [256]}),
-            "256",
-        ),
-        (
-            json!({"command": "poke", "queue": {"sq": 2}, "data": []}),
-            "unknown variant `sq`",
-        ),
-        (
-            json!({"command": "notify", "cq": 3}),
-            "there is no completion queue 3",
-        ),
-        (
-            json!({"command": "notify", "eq": 4, "cq": 3, "device": 1}),
-            "there is no event queue 4",
-        ),
-    ] {
-        control.refuses(request.to_string(), expected);
+        let mut emulator = Emulator::start(2, &[&["--trace", trace], options].concat());
+        post_events(&mut emulator.connect(), count);
+        let text = || fs::read_to_string(trace).unwrap();
+        wait_until("trace with a line", || traced == 0 || text().contains('\n'));
+        assert_eq!(emulator.end(Signal::TERM), Some(0));
+        assert_eq!(counted(&text()), (traced, 0), "{options:?}: {}", text());
+        let records = fs::read(capture).unwrap_or_default();
+        let events = records.windows(12).filter(|part| part == b"aenq WARNING");
+        assert_eq!(events.count(), if options.is_empty() { 0 } else { count });
+        let _ = fs::remove_file(capture);
     }
 }
 
 #[test]
 fn clients_can_request_the_trace() {
-    let emulator = Emulator::start(&[]);
-    let mut control = emulator.control();
+    let emulator = Emulator::start(2, &[]);
+    let mut control = emulator.connect();
     let event = json!({"command": "event", "device": 1, "group": "WARNING"});
     let trace = |device| json!({"command": "trace", "device": device});
     let nothing = json!({"lines": [], "wire": [], "lost": 0});

@@ -5,10 +5,13 @@
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     mem,
+    net::Ipv6Addr,
     time::Duration,
 };
 
 use efa_model::QpId;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::{
     PSN_RANGE,
@@ -57,6 +60,23 @@ pub(crate) struct Connection {
     timeouts: u32,
     /// Whether its queue pair has ended, so that only failures are sent to reading peers.
     has_ended: bool,
+}
+
+/// State of a connection.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct ConnectionState {
+    /// The queue pair.
+    pub qp: u16,
+    /// GID of the peer, unless it has left.
+    pub peer: Option<Ipv6Addr>,
+    /// Round-trip time in microseconds, smoothed; null if none was measured.
+    pub round_trip_us: Option<f64>,
+    /// Congestion window in packets. It has no effect if no rate is limited.
+    pub window: f64,
+    /// Number of packets that are not acknowledged.
+    pub in_flight: usize,
+    /// Number of messages that are not delivered.
+    pub messages: usize,
 }
 
 /// A packet to send.
@@ -124,6 +144,19 @@ impl Connection {
             heard: None,
             timeouts: 0,
             has_ended: false,
+        }
+    }
+
+    /// Describes the connection, but for its peer.
+    pub(super) fn state(&self) -> ConnectionState {
+        let (window, round_trip) = self.window.state();
+        ConnectionState {
+            qp: self.qp.number,
+            peer: None,
+            round_trip_us: round_trip.map(|time| time.as_secs_f64() * 1e6),
+            window,
+            in_flight: self.in_flight(),
+            messages: self.messages(),
         }
     }
 

@@ -11,7 +11,7 @@ use std::{
 use efa_hw::io::CompStatus;
 use efa_model::{QpId, Request};
 
-pub(crate) use super::connection::Limits;
+pub(crate) use super::connection::{ConnectionState, Limits};
 use super::{
     connection::{Connection, Expired, Outgoing, Progress},
     message::Content,
@@ -75,6 +75,13 @@ impl Connections {
         self.by_number.len()
     }
 
+    /// Returns the state of the connections that have not ended, and their peers.
+    pub(crate) fn states(&self) -> impl Iterator<Item = (PortId, ConnectionState)> {
+        let open = self.by_flow.values();
+        let open = open.filter_map(|number| self.by_number.get(number));
+        open.map(|connection| (connection.to, connection.state()))
+    }
+
     /// Returns the number of messages of all connections.
     pub(crate) fn messages(&self) -> usize {
         self.by_number.values().map(Connection::messages).sum()
@@ -119,13 +126,11 @@ impl Connections {
     /// Queues a message whose packets carry `length` bytes.
     pub(crate) fn push(&mut self, connection: u64, content: Content, length: u32) {
         if let Some(found) = self.by_number.get_mut(&connection) {
-            match content {
-                Content::Request(_) => {}
-                Content::Response { .. } => {
-                    *self.responses.entry(found.to).or_default() += 1;
-                    *self.serving.entry(found.qp).or_default() += 1;
-                }
-                Content::Failure { .. } => *self.responses.entry(found.to).or_default() += 1,
+            if !matches!(content, Content::Request(_)) {
+                *self.responses.entry(found.to).or_default() += 1;
+            }
+            if matches!(content, Content::Response { .. }) {
+                *self.serving.entry(found.qp).or_default() += 1;
             }
             found.push(content, length);
             self.update(connection);
@@ -217,10 +222,9 @@ impl Connections {
             connection.active = false;
             self.end_turn();
         }
-        if packet.is_some() {
-            self.update(number);
-        } else {
-            self.arm(number);
+        match packet {
+            Some(_) => self.update(number),
+            None => self.arm(number),
         }
         packet
     }
@@ -298,13 +302,11 @@ impl Connections {
 
     /// Updates the counts of responses for a removed message.
     fn forget_message(&mut self, qp: QpId, to: PortId, content: &Content) {
-        match content {
-            Content::Request(_) => {}
-            Content::Response { .. } => {
-                count_less(&mut self.responses, to);
-                count_less(&mut self.serving, qp);
-            }
-            Content::Failure { .. } => count_less(&mut self.responses, to),
+        if !matches!(content, Content::Request(_)) {
+            count_less(&mut self.responses, to);
+        }
+        if matches!(content, Content::Response { .. }) {
+            count_less(&mut self.serving, qp);
         }
     }
 
@@ -384,9 +386,8 @@ impl Connections {
         let Some(connection) = self.by_number.get(&number) else {
             return Vec::new();
         };
-        let to = connection.to;
-        let was_heard =
-            connection.was_heard() || self.shortest.get(&to).is_some_and(Option::is_some);
+        let known = self.shortest.get(&connection.to);
+        let was_heard = connection.was_heard() || known.is_some_and(Option::is_some);
         let status = if was_heard {
             CompStatus::LocalUnrespRemote
         } else {
@@ -460,8 +461,8 @@ impl Connections {
     /// Closes all connections to a peer that is gone; returns the results of their work requests.
     pub(crate) fn forget(&mut self, peer: PortId) -> Vec<Ended> {
         let numbers = self.numbers(|connection| connection.to == peer);
-        let ended = numbers.into_iter().flat_map(|number| self.give_up(number));
-        let ended = ended.collect();
+        let numbers = numbers.into_iter();
+        let ended = numbers.flat_map(|number| self.give_up(number)).collect();
         self.shortest.remove(&peer);
         ended
     }
@@ -480,8 +481,7 @@ impl Connections {
     }
 
     fn numbers(&self, which: impl Fn(&Connection) -> bool) -> Vec<u64> {
-        let connections = self.by_number.iter();
-        let those = connections.filter(|(_, connection)| which(connection));
+        let those = self.by_number.iter().filter(|(_, it)| which(it));
         those.map(|(number, _)| *number).collect()
     }
 }

@@ -142,6 +142,11 @@ impl Window {
         }
     }
 
+    /// Returns its size in packets, and the smoothed round trip.
+    pub(crate) fn state(&self) -> (f64, Option<Duration>) {
+        (self.size, self.smoothed)
+    }
+
     /// Whether another packet may be sent.
     pub(crate) fn admits(&self, now: Duration, in_flight: usize) -> bool {
         if self.size < 1.0 {

@@ -30,9 +30,10 @@ impl DataPath {
         if let Some(event) = QpEvent::of_request(request.operation, ok) {
             self.count(host, number, event);
         }
-        let Some(qp) = self.resources.qps.get(number) else {
+        let Some(qp) = self.resources.qps.get_mut(number) else {
             return;
         };
+        qp.counted.count_request(request.length, ok);
         if ok && !request.signaled {
             return;
         }

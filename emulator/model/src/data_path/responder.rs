@@ -285,6 +285,7 @@ impl DataPath {
             qp.receive_queue.end(receive);
         }
         let (cq, pd) = (qp.recv_cq, qp.pd);
+        qp.counted.count_receive(length);
         self.statistics.count_receive(length);
         let ah = self.resources.ahs.find(pd, arrival.peer);
         let mut extension = [0; 16];

@@ -46,6 +46,7 @@ impl Device {
             program_errors: self.data.program_errors,
             fast_regs,
             fast_invs,
+            queue_pairs: self.data.resources.qps.counters(),
             faults: self.faults.len() + self.data.faults.len(),
             faults_hit: self.faults.hits() + self.data.faults.hits(),
         }

@@ -49,8 +49,6 @@ impl Device {
             overrides: self.overrides.clone(),
             attributes: self.data.attributes.clone(),
             registers: values.into_iter().chain(addresses).collect(),
-            state: self.state(),
-            counters: self.counters(),
             queue_pairs: resources.qps.snapshot(),
             completion_queues: resources.cqs.snapshot(),
             event_queues: resources.eqs.snapshot(),

@@ -18,7 +18,7 @@ use super::{
     table::Table, uar::Uars,
 };
 use crate::{
-    QueuePair,
+    QpCounters, QueuePair,
     profile::{attributes::Attributes, bars::Bars},
     queue::Place,
 };
@@ -56,6 +56,7 @@ pub(crate) struct Qp {
     pub(crate) recv_cq: (u16, u16),
     pub(crate) send_queue: SendQueue,
     pub(crate) receive_queue: ReceiveQueue,
+    pub(crate) counted: QpCounters,
     /// Event counters that are attached, also after a reset.
     pub(crate) counters: Attached,
     /// Distinguishes the queue pair from earlier ones with its number, and from itself before a reset or failure.
@@ -112,6 +113,13 @@ impl Qps {
             receive_queue: qp.receive_queue.snapshot(),
         };
         self.table.first().map(snapshot).collect()
+    }
+
+    /// Returns the counters of the first queue pairs.
+    pub(crate) fn counters(&self) -> Vec<QpCounters> {
+        let first = self.table.first();
+        let numbered = first.map(|(qp, of)| QpCounters { qp, ..of.counted });
+        numbered.collect()
     }
 
     /// Returns a queue pair and the id of its work request that uses the memory region with a local key. This only finds programs'
@@ -282,6 +290,7 @@ impl Qps {
                     base: command.rq_base_addr,
                     size: command.recv_queue_ring_size.into(),
                 }),
+                counted: QpCounters::default(),
                 counters: Attached::default(),
                 incarnation: 0,
             },

@@ -4,57 +4,49 @@
 
 use crate::input::Input;
 
-/// Valid requests of each kind.
-const REQUESTS: [&str; 28] = [
-    r#"{"command":"hello","protocol":1}"#,
-    r#"{"command":"devices"}"#,
-    r#"{"command":"state","device":0}"#,
-    r#"{"command":"trace"}"#,
-    r#"{"command":"counters"}"#,
-    r#"{"command":"inject","device":1,"rule":{"when":{"opcode":"ANY"},"then":{"delay_ms":50}}}"#,
-    r#"{"command":"inject","rule":{"when":{"opcode":"CREATE_CQ"},"then":{"status":"RESOURCE_BUSY"},"skip":2,"times":1}}"#,
-    r#"{"command":"inject","rule":{"when":{"reset":"NORMAL"},"then":{"die":{"silent":true}},"times":3}}"#,
-    r#"{"command":"inject","rule":{"when":{"register":"DEV_STS"},"then":{"value":7}}}"#,
-    r#"{"command":"inject","rule":{"when":{"work":"ANY"},"then":{"hold":"x"},"times":9}}"#,
-    r#"{"command":"release","name":"x","count":1}"#,
-    r#"{"command":"set","set":{"keep_alive_ms":0,"max_eq":0}}"#,
-    r#"{"command":"set","set":{"max_qp":4294967295,"link_gbps":1000,"rdma_read":false}}"#,
-    r#"{"command":"event","group":"FATAL_ERROR","syndrome":1}"#,
-    r#"{"command":"event","group":65535,"count":1000000}"#,
-    r#"{"command":"event","group":"KEEP_ALIVE","after_reset":true,"after_commands":3}"#,
-    r#"{"command":"die","resets":3,"how":"never_ends","dma":true}"#,
-    r#"{"command":"unplug","device":0}"#,
-    r#"{"command":"plug","device":0}"#,
-    r#"{"command":"clear"}"#,
-    r#"{"command":"peek","queue":{"rq":1},"offset":16,"length":16}"#,
-    r#"{"command":"peek","queue":"aq","offset":0,"length":4096}"#,
-    r#"{"command":"poke","queue":{"cq":1},"offset":0,"data":[1,2]}"#,
-    r#"{"command":"notify","cq":1,"count":1000000}"#,
-    r#"{"command":"notify","eq":1,"cq":999}"#,
-    r#"{"command":"fabric","set":{"loss":0.01,"jitter_us":200}}"#,
-    r#"{"command":"fabric","set":{"paths":256,"path":[{"down":true},{"loss":0.5}],"rack":4}}"#,
-    r#"{"command":"fabric"}"#,
-];
+/// Requests that the program carries out if device 0 has a completion queue and an event queue with the number 1: all commands,
+/// with all fields.
+pub const REQUESTS: &str = r#"
+{"command":"hello"}
+{"command":"hello","protocol":1}
+{"command":"devices"}
+{"command":"devices","device":1}
+{"command":"state"}
+{"command":"state","device":1}
+{"command":"trace","device":1}
+{"command":"set","device":1,"set":{"ready":false,"max_eq":0,"address":[0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15]}}
+{"command":"event","device":1,"group":"WARNING","syndrome":7,"count":9}
+{"command":"event","device":1,"group":999,"after_reset":true,"after_commands":2}
+{"command":"trace","device":1}
+{"command":"peek","queue":{"cq":1},"offset":16,"length":16}
+{"command":"poke","queue":{"cq":1},"offset":16,"data":[0,255]}
+{"command":"notify","eq":1,"cq":1}
+{"command":"notify","eq":1,"cq":1,"count":1}
+{"command":"counters"}
+{"command":"counters","device":1}
+{"command":"fabric"}
+{"command":"fabric","set":{"loss":0.5,"paths":3,"path":[{"down":true},{"delay_us":7}]}}
+{"command":"snapshot"}
+{"command":"snapshot","device":1}
+{"command":"fail_qp","qp":1}
+{"command":"die","device":1,"silent":true,"resets":3,"how":"never_starts","dma":true}
+{"command":"unplug","device":1}
+{"command":"state","device":1}
+{"command":"plug","device":1}
+{"command":"release","device":1,"name":"some","count":2}
+{"command":"release","device":1,"name":"","count":null}
+{"command":"clear","device":1}
+{"command":"inject","device":1,"rule":{"when":{"opcode":"GET_STATS","stats":"NETWORK"},"then":{"status":"RESOURCE_BUSY","delay_ms":1,"corrupt":[{"offset":8,"value":255}],"after_reset":true,"after_commands":2},"skip":1,"times":1}}
+{"command":"inject","device":1,"rule":{"when":{"opcode":"GET_FEATURE","feature":"HW_HINTS","register":null},"then":{"status":255,"silence":true},"times":null}}
+{"command":"inject","device":1,"rule":{"when":{"opcode":"ANY"},"then":{"die":{"silent":true,"resets":2,"how":"never_ends","dma":false}},"times":0}}
+{"command":"inject","device":1,"rule":{"when":{"register":"ANY"},"then":{"value":4294967295},"times":0}}
+{"command":"inject","device":1,"rule":{"when":{"reset":true},"then":{"with_event":true}}}
+{"command":"inject","device":1,"rule":{"when":{"work":"ANY"},"then":{"hold":"some"}}}
+"#;
 
 /// Replacements for numbers in requests.
-const VALUES: [&str; 16] = [
-    "0",
-    "1",
-    "2",
-    "255",
-    "65535",
-    "65536",
-    "4294967295",
-    "4294967296",
-    "18446744073709551615",
-    "18446744073709551616",
-    "-1",
-    "0.5",
-    "1e308",
-    "null",
-    "true",
-    "[[[[{}]]]]",
-];
+const VALUES: &str = "0 1 2 255 65535 65536 4294967295 4294967296 18446744073709551615 \
+    18446744073709551616 -1 0.5 1e308 null true [[[[{}]]]]";
 
 /// Limit on requests of an attack.
 const MAX_REQUESTS: usize = 64;
@@ -65,7 +57,9 @@ fn request(input: &mut Input<'_>) -> Vec<u8> {
     if choice >= 224 {
         return (0..input.byte()).map(|_| input.byte()).collect();
     }
-    let mut bytes = REQUESTS[choice % REQUESTS.len()].as_bytes().to_vec();
+    let requests: Vec<_> = REQUESTS.trim().lines().collect();
+    let values: Vec<_> = VALUES.split(' ').collect();
+    let mut bytes = requests[choice % requests.len()].as_bytes().to_vec();
     for _ in 0..input.byte() % 4 {
         if bytes.is_empty() {
             break;
@@ -79,7 +73,7 @@ fn request(input: &mut Input<'_>) -> Vec<u8> {
                     continue;
                 };
                 let end = (start..bytes.len()).find(|at| !is_digit(at));
-                let value = VALUES[usize::from(kind) % VALUES.len()].bytes();
+                let value = values[usize::from(kind) % values.len()].bytes();
                 bytes.splice(start..end.unwrap_or(bytes.len()), value);
             }
             160..=191 => bytes[at] = input.byte(),

@@ -4,7 +4,6 @@
 
 use std::{
     env, fs,
-    io::{BufRead, BufReader, Write},
     net::{Ipv4Addr, SocketAddr, TcpListener},
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
@@ -12,9 +11,12 @@ use std::{
     time::Duration,
 };
 
-use crate::wait::{patience, wait_for, wait_until};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+
+use super::Control;
+use crate::wait::{patience, wait_for, wait_until};
 
 /// Returns a TCP address of this host without a listener.
 ///
@@ -69,14 +71,11 @@ impl Emulator {
 
     /// As [`Self::start`], with a limit on file descriptors.
     pub fn with_descriptors(most: usize, devices: usize, arguments: &[&str]) -> Self {
-        let mut command = Command::new("sh");
-        let script = format!("ulimit -n {most} && exec \"$@\"");
-        command.args(["-c", &script, "sh"]).arg(program());
-        Self::run(command, devices, 0, arguments)
+        Self::run(limited(&format!("-n {most}")), devices, 0, arguments)
     }
 
     fn numbered(devices: usize, first: usize, arguments: &[&str]) -> Self {
-        Self::run(Command::new(program()), devices, first, arguments)
+        Self::run(program(), devices, first, arguments)
     }
 
     fn run(mut command: Command, devices: usize, first: usize, arguments: &[&str]) -> Self {
@@ -90,18 +89,27 @@ impl Emulator {
             );
             command.args(["--device", &spec]);
         }
-        let control = folder.path().join("control");
-        command.arg("--control").arg(&control).args(arguments);
+        command.args(arguments);
         if !arguments.contains(&"--fabric") {
             command.args(["--fabric", "ideal"]);
         }
-        let child = command.stdin(Stdio::null()).spawn().unwrap();
-        let emulator = Self {
+        Self::launch(command, folder)
+    }
+
+    /// Starts an emulator by a command, with its control socket in a folder.
+    pub fn launch(mut command: Command, folder: TempDir) -> Self {
+        let control = folder.path().join("control");
+        command.arg("--control").arg(&control);
+        let mut emulator = Self {
             folder,
-            child,
+            child: command.spawn().unwrap(),
             address: None,
         };
-        wait_for("emulator", || UnixStream::connect(&control));
+        wait_for("emulator", || {
+            let end = emulator.child.try_wait().unwrap();
+            assert!(end.is_none(), "the program has ended: {end:?}");
+            UnixStream::connect(&control)
+        });
         emulator
     }
 
@@ -155,6 +163,11 @@ impl Emulator {
         self.folder.path().join(format!("efa{device}"))
     }
 
+    /// Returns the folder of its sockets.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
     /// Returns the path of the control socket.
     pub fn control(&self) -> PathBuf {
         self.folder.path().join("control")
@@ -165,9 +178,19 @@ impl Emulator {
         self.child.id()
     }
 
+    /// Connects to the control socket.
+    pub fn connect(&self) -> Control {
+        Control::connect(&self.control())
+    }
+
     /// Sends a request to the control socket; returns the reply.
     pub fn ask(&self, request: &Value) -> Value {
-        ask(&self.control(), request)
+        self.connect().ask(request)
+    }
+
+    /// Sends a request that succeeds to the control socket; returns the result.
+    pub fn ok(&self, request: &Value) -> Value {
+        self.connect().ok(request)
     }
 
     /// Waits until it has `devices` devices of other emulators.
@@ -179,6 +202,18 @@ impl Emulator {
                 reply["ok"]["remote_devices"] == devices
             },
         );
+    }
+
+    /// Returns a file about the process.
+    pub fn proc(&self, name: &str) -> PathBuf {
+        format!("/proc/{}/{name}", self.pid()).into()
+    }
+
+    /// Ends the process by a signal, and waits for that. Returns the exit code.
+    pub fn end(&mut self, signal: Signal) -> Option<i32> {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+        let end = || self.child.try_wait().unwrap().ok_or(());
+        wait_for("end of the program", end).code()
     }
 
     /// Kills the process, as the kernel does when it is out of memory.
@@ -211,18 +246,24 @@ impl Drop for Emulator {
     }
 }
 
-/// Sends a request to a control socket; returns the reply.
-fn ask(control: &Path, request: &Value) -> Value {
-    let mut stream = UnixStream::connect(control).unwrap();
-    stream.set_read_timeout(Some(patience())).unwrap();
-    stream.write_all(format!("{request}\n").as_bytes()).unwrap();
-    let mut reply = String::new();
-    BufReader::new(stream).read_line(&mut reply).unwrap();
-    serde_json::from_str(&reply).unwrap()
+/// Returns a command that runs the emulator's program.
+pub fn program() -> Command {
+    let mut command = Command::new(path());
+    command.env("RUST_BACKTRACE", "0").stdin(Stdio::null());
+    command
 }
 
-/// Returns the emulator's program: `EFA_EMU`, or this workspace's build beside the test or example that runs.
-fn program() -> PathBuf {
+/// As [`program`], with a limit that the shell sets by these options of `ulimit`.
+pub fn limited(limit: &str) -> Command {
+    let mut command = Command::new("sh");
+    let script = format!("ulimit {limit} && exec \"$@\"");
+    command.args(["-c", &script, "sh"]).arg(path());
+    command.env("RUST_BACKTRACE", "0").stdin(Stdio::null());
+    command
+}
+
+/// Returns the path of the emulator's program: `EFA_EMU`, or this workspace's build beside the test or example that runs.
+fn path() -> PathBuf {
     if let Some(path) = env::var_os("EFA_EMU") {
         return path.into();
     }
