@@ -15,9 +15,13 @@ use serde::{
         value::{Error as ValueError, StrDeserializer},
     },
 };
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use crate::{control::Scope, events, sandbox::Mode};
+use crate::{
+    control::{Scope, changed},
+    events,
+    sandbox::Mode,
+};
 
 /// Emulates Elastic Fabric Adapters, which virtual machines attach over vfio-user sockets.
 #[derive(Debug, Parser)]
@@ -180,8 +184,15 @@ impl DeviceSpec {
                 "socket" => self.socket = PathBuf::from(value),
                 "profile" => self.profile = profile(value)?,
                 "msix" => self.vectors = Some(vectors(value)?),
-                "number" => self.number = Some(number(value)?),
-                "memory" => self.memory = Some(memory(value)?),
+                "number" => {
+                    let number = value.parse();
+                    let number = number.map_err(|error| format!("number is `{value}`: {error}"));
+                    self.number = Some(number?);
+                }
+                "memory" => {
+                    let memory = size(value).map_err(|error| format!("memory: {error}"));
+                    self.memory = Some(memory?);
+                }
                 "strict" => self.overrides.merge(strict(value)?),
                 "missing-bar" => self.missing_bar = Some(bar(value)?),
                 _ => self.overrides.merge(one_override(key, value)?),
@@ -282,21 +293,19 @@ fn fabric(text: &str) -> Result<Settings, String> {
     });
     // SRD promises no order, and an ideal network hides code that relies on one.
     let base = named.unwrap_or_else(|| Settings::named("realistic").ok_or_else(String::new))?;
-    let mut object = match serde_json::to_value(base) {
-        Ok(Value::Object(object)) => object,
-        _ => serde_json::Map::new(),
-    };
+    let mut set = Map::new();
     for part in parts {
         let (key, value) = part
             .split_once('=')
             .ok_or_else(|| format!("`{part}` is not of the form NAME=VALUE"))?;
-        let value = serde_json::from_str(value).unwrap_or_else(|_| Value::from(value));
-        object.insert(key.to_owned(), value);
+        set.insert(key.to_owned(), json_or_text(value));
     }
-    let settings: Settings =
-        serde_json::from_value(Value::Object(object)).map_err(|error| error.to_string())?;
-    settings.check()?;
-    Ok(settings)
+    changed(&base, set)
+}
+
+/// Parses a value that is JSON, or else a text.
+fn json_or_text(value: &str) -> Value {
+    serde_json::from_str(value).unwrap_or_else(|_| Value::from(value))
 }
 
 fn profile(name: &str) -> Result<Profile, String> {
@@ -312,16 +321,6 @@ fn vectors(value: &str) -> Result<u16, String> {
     vectors.ok_or_else(|| {
         format!("msix is `{value}`, but a device has 1 to {MAX_MSIX_VECTORS} vectors")
     })
-}
-
-fn number(value: &str) -> Result<u32, String> {
-    value
-        .parse()
-        .map_err(|error| format!("number is `{value}`: {error}"))
-}
-
-fn memory(value: &str) -> Result<u64, String> {
-    size(value).map_err(|error| format!("memory: {error}"))
 }
 
 /// Returns overrides for checks that real devices are only guessed to make.
@@ -344,8 +343,11 @@ fn bar(name: &str) -> Result<Bar, String> {
 }
 
 fn one_override(key: &str, value: &str) -> Result<Overrides, String> {
-    let value = serde_json::from_str(value).unwrap_or_else(|_| Value::from(value));
-    let object = Value::Object([(key.to_owned(), value)].into_iter().collect());
+    let object = Value::Object(
+        [(key.to_owned(), json_or_text(value))]
+            .into_iter()
+            .collect(),
+    );
     serde_json::from_value(object).map_err(|error| format!("`{key}` can't be overridden: {error}"))
 }
 

@@ -185,36 +185,33 @@ mod tests {
     use std::{
         io::{Read, Write},
         net::Shutdown,
-        os::unix::net::{UnixListener, UnixStream},
-        sync::atomic::{AtomicUsize, Ordering},
+        os::unix::net::UnixStream,
+        sync::mpsc::{self, Sender},
     };
 
     use efa_testing::wait::{patience, wait_for};
 
     use super::*;
 
-    /// Bytes of a reply that exceeds the buffers of a socket.
-    const LONG: usize = 8 << 20;
-
     /// Requests of a client.
     const ECHO: u8 = 1;
-    const LONG_REPLY: u8 = 2;
+    /// The reply exceeds the buffers of a socket.
+    const LONG: u8 = 2;
     const BLOCK: u8 = 3;
 
     /// A server with a limit of two clients.
     struct Server {
-        folder: tempfile::TempDir,
+        clients: Sender<io::Result<UnixStream>>,
         /// Requests `BLOCK` wait while this is locked.
         gate: Arc<Mutex<()>>,
     }
 
     impl Server {
         fn start() -> Self {
-            let folder = tempfile::tempdir().unwrap();
-            let listener = UnixListener::bind(folder.path().join("socket")).unwrap();
             let gate = Arc::new(Mutex::new(()));
+            let (clients, new) = mpsc::channel();
             let server = Self {
-                folder,
+                clients,
                 gate: Arc::clone(&gate),
             };
             let limit = Limit {
@@ -222,45 +219,36 @@ mod tests {
                 most: 2,
                 disconnect: end,
             };
-            let refusals = AtomicUsize::new(3);
-            // Errors of accept() without free descriptors (EMFILE) do not end the server.
-            let accept =
-                move || match refusals.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
-                    left.checked_sub(1)
-                }) {
-                    Ok(_) => Err(io::Error::from_raw_os_error(24)),
-                    Err(_) => Ok(listener.accept()?.0),
-                };
-            thread::spawn(move || {
-                serve_all(limit, accept, move |mut stream: &UnixStream, place| {
-                    let mut byte = [0];
-                    while stream.read_exact(&mut byte).is_ok() {
-                        let work = || match byte[0] {
-                            LONG_REPLY => vec![LONG_REPLY; LONG],
-                            BLOCK => {
-                                // Shows the client that its request is in progress.
-                                (&mut &*stream).write_all(&byte).unwrap();
-                                drop(gate.lock());
-                                byte.to_vec()
-                            }
-                            _ => byte.to_vec(),
-                        };
-                        let Some(reply) = place.work(work) else {
-                            return;
-                        };
-                        if stream.write_all(&reply).is_err() {
-                            return;
+            let accept = move || new.recv().map_err(io::Error::other)?;
+            let serve = move |mut stream: &UnixStream, place: &Place<UnixStream>| {
+                let mut byte = [0];
+                while stream.read_exact(&mut byte).is_ok() {
+                    let work = || {
+                        if byte[0] == BLOCK {
+                            // Shows the client that its request is in progress.
+                            (&mut &*stream).write_all(&byte).unwrap();
+                            drop(gate.lock());
                         }
+                        vec![byte[0]; if byte[0] == LONG { 8 << 20 } else { 1 }]
+                    };
+                    match place.work(work) {
+                        Some(reply) if stream.write_all(&reply).is_ok() => {}
+                        _ => return,
                     }
-                })
-            });
+                }
+            };
+            thread::spawn(move || serve_all(limit, accept, serve));
+            // An error of accept() without free descriptors (EMFILE) does not end the server.
+            let error = Err(io::Error::from_raw_os_error(24));
+            server.clients.send(error).unwrap();
             server
         }
 
         fn connect(&self) -> UnixStream {
-            let stream = UnixStream::connect(self.folder.path().join("socket")).unwrap();
-            stream.set_read_timeout(Some(patience())).unwrap();
-            stream
+            let (own, other) = UnixStream::pair().unwrap();
+            own.set_read_timeout(Some(patience())).unwrap();
+            self.clients.send(Ok(other)).unwrap();
+            own
         }
     }
 
@@ -319,7 +307,7 @@ mod tests {
     fn clients_that_do_not_read_replies_are_disconnected() {
         let server = Server::start();
         let (mut a, mut b) = (server.connect(), server.connect());
-        assert!(ask(&mut a, LONG_REPLY) && ask(&mut b, LONG_REPLY));
+        assert!(ask(&mut a, LONG) && ask(&mut b, LONG));
         let (_c, _d) = (served(&server), served(&server));
     }
 }

@@ -26,6 +26,7 @@ mod server;
 pub(crate) use client::send;
 pub(crate) use emulator::Device;
 pub use emulator::Emulator;
+pub(crate) use perform::changed;
 pub(crate) use scenario::play;
 pub(crate) use scope::Scope;
 pub(crate) use server::{MAX_CONNECTIONS, serve};

@@ -203,7 +203,7 @@ impl Emulator {
 }
 
 /// Returns the settings with the values in `set` replaced.
-fn changed(settings: &Settings, set: Map<String, Value>) -> Result<Settings, String> {
+pub(crate) fn changed(settings: &Settings, set: Map<String, Value>) -> Result<Settings, String> {
     let mut value = to_value(settings).answer()?;
     if let Value::Object(object) = &mut value {
         object.extend(set);

@@ -38,28 +38,14 @@ struct Replies {
     scope: Scope,
     /// Serializes the creation of replies, as its temporary data are several times as large as the reply.
     turn: Mutex<()>,
-    unread: Unread,
+    unread: Quota,
 }
 
-/// Quota of unread replies.
-struct Unread {
-    /// The whole quota in bytes.
-    most: usize,
-    left: Quota,
-}
-
-impl Unread {
-    fn new(most: usize) -> Self {
-        let left = Quota::new(most);
-        Self { most, left }
-    }
-
-    /// Returns a reply with its part of the quota, or an error in its place if too little is left.
-    fn admit(&self, reply: Vec<u8>) -> (Vec<u8>, Option<Permit>) {
-        match self.left.take(reply.len().min(self.most)) {
-            None => (error(NO_ROOM), None),
-            permit => (reply, permit),
-        }
+/// Returns a reply with its part of the quota of unread ones, or an error in its place if too little is left.
+fn admit(unread: &Quota, reply: Vec<u8>) -> (Vec<u8>, Option<Permit>) {
+    match unread.take(reply.len().min(MAX_UNREAD)) {
+        None => (error(NO_ROOM), None),
+        permit => (reply, permit),
     }
 }
 
@@ -73,7 +59,7 @@ impl Replies {
         // A client that waits for its turn still counts as idle, and may lose its place.
         let _turn = self.turn.lock();
         let reply = place.work(|| self.emulator.reply_to(&self.scope, request))?;
-        Some(self.unread.admit(reply))
+        Some(admit(&self.unread, reply))
     }
 }
 
@@ -90,7 +76,7 @@ pub(crate) fn serve(listener: &UnixListener, scope: Scope, emulator: &Arc<Emulat
         emulator: Arc::clone(emulator),
         scope,
         turn: Mutex::default(),
-        unread: Unread::new(MAX_UNREAD),
+        unread: Quota::new(MAX_UNREAD),
     });
     let accept = || Ok(listener.accept()?.0);
     let limit = Limit {
@@ -136,17 +122,19 @@ mod tests {
 
     #[test]
     fn unread_replies_are_bounded() {
-        let unread = Unread::new(100);
-        let first = unread.admit(vec![b'a'; 60]);
-        let second = unread.admit(vec![b'b'; 60]);
-        assert!(second.0 == error(NO_ROOM) && second.1.is_none());
-        assert_eq!(unread.admit(vec![b'c'; 40]).0, [b'c'; 40]);
-        drop(first);
+        const HALF: usize = MAX_UNREAD / 2;
+        let unread = Quota::new(MAX_UNREAD);
+        let reply = |length| admit(&unread, vec![b'a'; length]);
+        let first = reply(HALF + 10);
+        assert_eq!(reply(HALF).0, error(NO_ROOM));
+        let second = reply(HALF - 10);
+        assert_eq!(second.0.len(), HALF - 10);
+        drop((first, second));
         // A reply that is longer than the whole quota takes all of it.
-        let long = unread.admit(vec![b'd'; 200]);
-        assert_eq!(long.0.len(), 200);
-        assert_eq!(unread.admit(vec![b'e']).0, error(NO_ROOM));
+        let long = reply(2 * MAX_UNREAD);
+        assert_eq!(long.0.len(), 2 * MAX_UNREAD);
+        assert_eq!(reply(1).0, error(NO_ROOM));
         drop(long);
-        assert_eq!(unread.admit(vec![b'f']).0, b"f");
+        assert_eq!(reply(1).0, b"a");
     }
 }

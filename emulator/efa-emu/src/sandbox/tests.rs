@@ -15,29 +15,18 @@ use std::{
     thread,
 };
 
+use super::*;
+use crate::log;
 use rustix::{
     fs::{MemfdFlags, memfd_create},
     process::{Pid, Signal, kill_process},
 };
-use serde::{Deserialize, Serialize};
-
-use super::*;
-use crate::log;
 
 /// Variable of a child process: its attempt. The tests themselves could not leave the sandbox again.
 const ATTEMPT: &str = "EFA_EMU_TEST_ATTEMPT";
 
-/// What a child process attempts.
-#[derive(Default, Serialize, Deserialize)]
-struct Attempt<'a> {
-    mode: &'a str,
-    /// Port of an emulator that it joins.
-    port: Option<u16>,
-    /// Folder of its sockets.
-    folder: Option<&'a Path>,
-    what: &'a str,
-    with: &'a str,
-}
+/// What a child process attempts: mode, port of an emulator that it joins, folder of its sockets, attempt, and argument.
+type Attempt<'a> = (&'a str, Option<u16>, Option<&'a Path>, &'a str, &'a str);
 
 /// How the child process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,13 +47,13 @@ fn attempt() {
     let Ok(attempt) = env::var(ATTEMPT) else {
         return;
     };
-    let attempt: Attempt<'_> = serde_json::from_str(&attempt).unwrap();
-    let sockets = attempt.folder.map(|folder| folder.join("socket"));
+    let (mode, port, folder, what, with): Attempt<'_> = serde_json::from_str(&attempt).unwrap();
+    let sockets = folder.map(|folder| folder.join("socket"));
     let needs = Needs {
         sockets: sockets.into_iter().collect(),
-        ports: attempt.port.into_iter().collect(),
+        ports: port.into_iter().collect(),
     };
-    match attempt.mode {
+    match mode {
         "on" => enter(Mode::On, &needs).unwrap(),
         "off" => enter(Mode::Off, &needs).unwrap(),
         "auto" => {
@@ -82,7 +71,7 @@ fn attempt() {
         }
         _ => restrict_calls(Landlock::None, &needs).unwrap(),
     }
-    process::exit(match perform(attempt.what, attempt.with) {
+    process::exit(match perform(what, with) {
         Ok(()) => DONE,
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => REFUSED,
         Err(error) => panic!("{error}"),
@@ -118,11 +107,11 @@ fn perform(what: &str, with: &str) -> io::Result<()> {
     }
 }
 
-fn run(attempt: &Attempt<'_>) -> (End, Output) {
+fn run(attempt: Attempt<'_>) -> (End, Output) {
     let name = format!("{}::attempt", module_path!().split_once("::").unwrap().1);
     let output = Command::new(env::current_exe().unwrap())
         .args(["--exact", &name, "--ignored", "--nocapture"])
-        .env(ATTEMPT, serde_json::to_string(attempt).unwrap())
+        .env(ATTEMPT, serde_json::to_string(&attempt).unwrap())
         .output()
         .unwrap();
     let status = output.status;
@@ -130,7 +119,7 @@ fn run(attempt: &Attempt<'_>) -> (End, Output) {
         (Some(DONE), _) => End::Done,
         (Some(REFUSED), _) => End::Refused,
         (_, Some(libc::SIGSYS)) => End::Killed,
-        _ => panic!("{}: {status}\n{output:?}", attempt.what),
+        _ => panic!("{attempt:?}: {status}\n{output:?}"),
     };
     (end, output)
 }
@@ -164,17 +153,7 @@ fn unneeded_operations_are_refused() {
     let [joined, elsewhere] = listeners.each_ref().map(|tcp| tcp.local_addr().unwrap());
     let [there, elsewhere] = [joined, elsewhere].map(|address| address.to_string());
     let own_id = process::id().to_string();
-    let attempt = |mode, port, what, with| {
-        let folder = Some(own.path());
-        run(&Attempt {
-            mode,
-            port,
-            folder,
-            what,
-            with,
-        })
-        .0
-    };
+    let attempt = |mode, port, what, with| run((mode, port, Some(own.path()), what, with)).0;
     for (what, with, end) in [
         ("read", file, End::Refused),
         ("read", "/proc/self/exe", End::Done),
@@ -216,13 +195,8 @@ fn without_landlock_no_file_is_opened() {
         ("read", "/proc/self/exe", End::Refused),
         ("work", "", End::Done),
     ] {
-        let attempt = Attempt {
-            mode: "seccomp",
-            what,
-            with,
-            ..Attempt::default()
-        };
-        assert_eq!(run(&attempt).0, end, "{what}");
+        let attempt = ("seccomp", None, None, what, with);
+        assert_eq!(run(attempt).0, end, "{what}");
     }
 }
 
@@ -232,12 +206,7 @@ fn an_incomplete_sandbox_is_logged_as_a_warning() {
         return;
     }
     for (mode, warns) in [("auto", false), ("old", true)] {
-        let attempt = Attempt {
-            mode,
-            what: "work",
-            ..Attempt::default()
-        };
-        let (end, output) = run(&attempt);
+        let (end, output) = run((mode, None, None, "work", ""));
         assert_eq!(end, End::Done, "{mode}");
         let text = String::from_utf8_lossy(&output.stderr);
         assert_eq!(
@@ -262,12 +231,7 @@ fn a_backtrace_has_names() {
     if !can_be_sandboxed() {
         return;
     }
-    let attempt = Attempt {
-        mode: "on",
-        what: "backtrace",
-        ..Attempt::default()
-    };
-    let (end, output) = run(&attempt);
+    let (end, output) = run(("on", None, None, "backtrace", ""));
     assert_eq!(end, End::Done);
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(
