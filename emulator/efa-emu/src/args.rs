@@ -8,13 +8,6 @@ use clap::{ArgAction, Parser, Subcommand};
 use efa_fabric::Settings;
 use efa_model::{Config, Instance, Overrides, Profile};
 use efa_vfio::{Bar, MAX_BYTES, MAX_MSIX_VECTORS};
-use serde::{
-    Deserialize,
-    de::{
-        IntoDeserializer,
-        value::{Error as ValueError, StrDeserializer},
-    },
-};
 use serde_json::{Map, Value};
 
 use crate::{
@@ -309,8 +302,7 @@ fn json_or_text(value: &str) -> Value {
 }
 
 fn profile(name: &str) -> Result<Profile, String> {
-    let name: StrDeserializer<'_, ValueError> = name.into_deserializer();
-    Profile::deserialize(name).map_err(|error| format!("no such profile: {error}"))
+    serde_json::from_value(name.into()).map_err(|error| format!("no such profile: {error}"))
 }
 
 fn vectors(value: &str) -> Result<u16, String> {

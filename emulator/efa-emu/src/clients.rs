@@ -5,6 +5,7 @@
 use std::{
     collections::BTreeMap,
     io,
+    net::{Shutdown, TcpStream},
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -128,6 +129,12 @@ impl<S> Drop for Place<S> {
     }
 }
 
+/// Ends a connection.
+pub(crate) fn disconnect(stream: &TcpStream) {
+    // This fails if the connection has ended already.
+    let _ = stream.shutdown(Shutdown::Both);
+}
+
 /// Serves each client in a thread of its own. Never returns: errors are only logged.
 pub(crate) fn serve_all<S: Send + Sync + 'static>(
     limit: Limit<S>,
@@ -184,7 +191,6 @@ pub(crate) fn serve_all<S: Send + Sync + 'static>(
 mod tests {
     use std::{
         io::{Read, Write},
-        net::Shutdown,
         os::unix::net::UnixStream,
         sync::mpsc::{self, Sender},
     };

@@ -130,16 +130,10 @@ impl Recorder {
         sockets: &[String],
         start: Instant,
     ) -> Result<(Self, Option<Work>), String> {
-        let Options {
-            trace,
-            trace_filter,
-            capture,
-            capture_snap,
-        } = options;
         let files = [
-            encoder("trace", trace.as_deref(), Trace::open)?,
-            encoder("capture", capture.as_deref(), |path| {
-                Capture::open(path, sockets, *capture_snap, start)
+            encoder("trace", options.trace.as_deref(), Trace::open)?,
+            encoder("capture", options.capture.as_deref(), |path| {
+                Capture::open(path, sockets, options.capture_snap, start)
             })?,
         ];
         if files.iter().all(Option::is_none) {
@@ -148,8 +142,11 @@ impl Recorder {
         let (outbox, work) = Outbox::new(sockets.len(), start, files);
         let recorder = Self {
             outbox: Some(Arc::new(outbox)),
-            filter: trace.as_ref().map(|_| trace_filter.clone().into()),
-            snap: capture.as_ref().map(|_| *capture_snap),
+            filter: options
+                .trace
+                .as_ref()
+                .map(|_| options.trace_filter.clone().into()),
+            snap: options.capture.as_ref().map(|_| options.capture_snap),
             ..Self::default()
         };
         Ok((recorder, Some(work)))

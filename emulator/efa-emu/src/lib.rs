@@ -21,7 +21,6 @@ pub mod peers;
 mod sandbox;
 
 use std::{
-    hash::{BuildHasher, Hasher, RandomState},
     net::{SocketAddr, TcpListener, ToSocketAddrs},
     num::NonZero,
     os::unix::net::UnixListener,
@@ -59,41 +58,44 @@ pub fn main() -> ExitCode {
     let args = Args::parse();
     let result = match &args.command {
         Some(Command::Ctl { socket, commands }) => ctl(socket, commands),
-        Some(Command::Schema) => schema(),
+        Some(Command::Schema) => schema().map(|()| true),
         Some(Command::Generate { folder }) => generate::generate(folder)
-            .map(|()| ExitCode::SUCCESS)
+            .map(|()| true)
             .map_err(|error| format!("cannot write to {}: {error}", folder.display())),
-        None if args.list_profiles => list_profiles(),
-        None if args.list_instances => list_instances(),
-        None => emulate(&args),
+        None if args.list_profiles => {
+            println!("{PROFILES}");
+            Ok(true)
+        }
+        None if args.list_instances => {
+            list_instances();
+            Ok(true)
+        }
+        None => emulate(&args).map(|()| true),
     };
-    result.unwrap_or_else(|error| {
-        eprintln!("efa-emu: {error}");
-        ExitCode::FAILURE
-    })
-}
-
-fn ctl(socket: &Path, commands: &[String]) -> Result<ExitCode, String> {
-    match control::send(socket, commands) {
-        Ok(true) => Ok(ExitCode::SUCCESS),
-        Ok(false) => Ok(ExitCode::FAILURE),
-        Err(error) => Err(format!(
-            "cannot use the control socket {} ({error}): name a --control socket of a running efa-emu, and run this as a user with write access to it",
-            socket.display()
-        )),
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("efa-emu: {error}");
+            ExitCode::FAILURE
+        }
     }
 }
 
-/// Returns a random seed.
-fn any_seed() -> u64 {
-    // 24 bits are short enough to type.
-    RandomState::new().build_hasher().finish() >> 40
+/// Sends control commands. Returns whether all succeed.
+fn ctl(socket: &Path, commands: &[String]) -> Result<bool, String> {
+    control::send(socket, commands).map_err(|error| {
+        let socket = socket.display();
+        format!(
+            "cannot use the control socket {socket} ({error}): name a --control socket of a running efa-emu, and run this as a user with write access to it"
+        )
+    })
 }
 
-fn schema() -> Result<ExitCode, String> {
+fn schema() -> Result<(), String> {
     let schemas = serde_json::to_string_pretty(&control::protocol::schemas());
     println!("{}", schemas.map_err(|error| error.to_string())?);
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// The profiles, with their PCI ids.
@@ -104,30 +106,23 @@ efa2  1d0f:efa2  adds RDMA write, network statistics, checksums and kernel verbs
 efa3  1d0f:efa3  adds 128-byte send work requests and a faster link
 efa4  1d0f:efa4  adds 128-byte admin commands with checksums and a faster link";
 
-fn list_profiles() -> Result<ExitCode, String> {
-    println!("{PROFILES}");
-    Ok(ExitCode::SUCCESS)
-}
-
-fn list_instances() -> Result<ExitCode, String> {
+fn list_instances() {
     for (name, instance) in Instance::known() {
         let rdma = match instance.rdma {
             Rdma::None => "no RDMA",
             Rdma::Read => "RDMA read",
             Rdma::ReadWrite => "RDMA read and write",
         };
-        println!(
-            "{:16}  {:2} x {:x}, {} Gbit/s each, {rdma}",
-            name,
+        let (count, id, gbps) = (
             instance.devices,
             instance.profile.pci_device(),
             instance.link_gbps,
         );
+        println!("{name:16}  {count:2} x {id:x}, {gbps} Gbit/s each, {rdma}");
     }
-    Ok(ExitCode::SUCCESS)
 }
 
-fn emulate(args: &Args) -> Result<ExitCode, String> {
+fn emulate(args: &Args) -> Result<(), String> {
     log::start(args.verbose);
     let joined = args.join.iter().map(|target| resolve(target));
     let joined = joined.collect::<Result<Vec<_>, _>>()?;
@@ -137,7 +132,8 @@ fn emulate(args: &Args) -> Result<ExitCode, String> {
     // packet takes on the realistic network. If the slack can't be changed, packets are late.
     let _ = set_current_timer_slack(NonZero::new(1));
     let start = Instant::now();
-    let seed = args.seed.unwrap_or_else(any_seed);
+    // 24 bits are short enough to type.
+    let seed = args.seed.unwrap_or_else(|| fastrand::u64(..1 << 24));
     if !args.fabric.is_ideal() {
         eprintln!(
             "efa-emu: losses and delays of the network are random; reproduce them with --seed {seed}"
@@ -147,15 +143,17 @@ fn emulate(args: &Args) -> Result<ExitCode, String> {
     let specs = args.devices();
     descriptors::check_memory(args)?;
     let files = descriptors::files(descriptors::raise(), args)?;
-    let names: Vec<_> = specs
-        .iter()
-        .map(|spec| spec.socket.display().to_string())
-        .collect();
+    let names = specs.iter().map(|spec| spec.socket.display().to_string());
+    let names: Vec<_> = names.collect();
     let (recorder, writer) = Recorder::new(&args.events, &names, start)?;
-    let emulator = Arc::new(emulator(&specs, &runtime, &recorder)?);
-    for (spec, device) in specs.iter().zip(emulator.devices()) {
+    let mut emulator = Emulator::recorded(Arc::clone(&runtime), recorder.clone());
+    for (index, (spec, name)) in specs.iter().zip(&names).enumerate() {
+        let added = emulator.add(spec.socket.clone(), spec.config(index), spec.missing_bar);
+        added.map_err(|error| format!("cannot create the device of {name}: {error}"))?;
+        let device = &emulator.devices()[index];
         device.function.limit_memory(files, spec.memory());
     }
+    let emulator = Arc::new(emulator);
     if let Some(scenario) = &args.scenario {
         control::play(scenario, &emulator)?;
     }
@@ -165,23 +163,19 @@ fn emulate(args: &Args) -> Result<ExitCode, String> {
         false => Allowed::Memory,
     };
     let mut sockets = Sockets::default();
-    let servers = specs
-        .iter()
-        .zip(emulator.devices())
-        .map(|(spec, device)| {
-            let listener = sockets.listen(&spec.socket)?;
-            let function = Arc::clone(&device.function);
-            let server = Server::new(listener, function, Limits::default());
-            Ok(server.with_memory(allowed))
-        })
-        .collect::<Result<Vec<_>, String>>()?;
+    let mut servers = Vec::new();
+    for device in emulator.devices() {
+        let listener = sockets.listen(&device.socket)?;
+        let function = Arc::clone(&device.function);
+        servers.push(Server::new(listener, function, Limits::default()).with_memory(allowed));
+    }
     let listener = args.listen.as_deref().map(bind).transpose()?;
     let metrics = args.metrics.as_deref().map(bind).transpose()?;
     // Bound last: all other sockets exist once one of these does.
-    let scopes = args.control.iter().cloned();
-    let controls = scopes
-        .map(|scope| Ok((sockets.listen(&scope.path)?, scope)))
-        .collect::<Result<Vec<_>, String>>()?;
+    let mut controls = Vec::new();
+    for scope in args.control.clone() {
+        controls.push((sockets.listen(&scope.path)?, scope));
+    }
 
     let sockets = Arc::new(sockets);
     exit_on_panic(Arc::clone(&sockets), recorder.clone());
@@ -190,7 +184,7 @@ fn emulate(args: &Args) -> Result<ExitCode, String> {
 
     // From here on, no file or socket is opened by name, and all threads are sandboxed.
     let needs = Needs {
-        sockets: sockets.paths().map(Path::to_owned).collect(),
+        sockets: sockets.0.iter().map(|it| it.path().to_owned()).collect(),
         ports: joined.iter().flatten().map(SocketAddr::port).collect(),
     };
     sandbox::enter(args.sandbox, &needs)?;
@@ -203,9 +197,8 @@ fn emulate(args: &Args) -> Result<ExitCode, String> {
     }
     for (target, addresses) in args.join.iter().zip(joined) {
         let (peers, target) = (peers.clone(), target.clone());
-        spawn(format!("link to {target}"), move || {
-            peers.join(&target, &addresses)
-        })?;
+        let name = format!("link to {target}");
+        spawn(name, move || peers.join(&target, &addresses))?;
     }
     for index in 0..threads.min(MAX_THREADS) {
         let runtime = Arc::clone(&runtime);
@@ -230,7 +223,7 @@ fn emulate(args: &Args) -> Result<ExitCode, String> {
     signals.forever().next();
     sockets.remove();
     recorder.finish(FINISH_TIMEOUT);
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 fn bind(address: &str) -> Result<TcpListener, String> {
@@ -241,32 +234,12 @@ fn bind(address: &str) -> Result<TcpListener, String> {
 
 /// Resolves the addresses of an emulator to join, as the sandbox does not allow that later.
 fn resolve(target: &str) -> Result<Vec<SocketAddr>, String> {
-    let addresses = target.to_socket_addrs().map_err(|error| {
-        format!(
+    match target.to_socket_addrs() {
+        Ok(addresses) => Ok(addresses.collect()),
+        Err(error) => Err(format!(
             "cannot join {target}: {error}; give ADDRESS:PORT, or NAME:PORT with a name that resolves now"
-        )
-    });
-    Ok(addresses?.collect())
-}
-
-/// Creates the devices, in their state after power-on.
-fn emulator(
-    specs: &[args::DeviceSpec],
-    runtime: &Arc<Runtime>,
-    recorder: &Recorder,
-) -> Result<Emulator, String> {
-    let mut emulator = Emulator::recorded(Arc::clone(runtime), recorder.clone());
-    for (index, spec) in specs.iter().enumerate() {
-        emulator
-            .add(spec.socket.clone(), spec.config(index), spec.missing_bar)
-            .map_err(|error| {
-                format!(
-                    "cannot create the device of {}: {error}",
-                    spec.socket.display()
-                )
-            })?;
+        )),
     }
-    Ok(emulator)
 }
 
 /// The sockets that the program has created.
@@ -276,17 +249,11 @@ struct Sockets(Vec<Socket>);
 impl Sockets {
     fn listen(&mut self, path: &Path) -> Result<UnixListener, String> {
         let (listener, socket) = listen(path).map_err(|error| {
-            format!(
-                "cannot listen at {}: {error}; name another path",
-                path.display()
-            )
+            let path = path.display();
+            format!("cannot listen at {path}: {error}; name another path")
         })?;
         self.0.push(socket);
         Ok(listener)
-    }
-
-    fn paths(&self) -> impl Iterator<Item = &Path> {
-        self.0.iter().map(Socket::path)
     }
 
     fn remove(&self) {
@@ -296,14 +263,6 @@ impl Sockets {
                 tracing::warn!(%error, %path, "cannot remove a socket");
             }
         }
-    }
-
-    /// Ends the program after a fault that prevents further work.
-    fn fail(&self, why: &str, recorder: &Recorder) -> ! {
-        eprintln!("efa-emu: {why}");
-        self.remove();
-        recorder.finish(FINISH_TIMEOUT);
-        process::exit(1)
     }
 }
 
@@ -318,9 +277,12 @@ fn exit_on_panic(sockets: Arc<Sockets>, recorder: Recorder) {
     let print = panic::take_hook();
     panic::set_hook(Box::new(move |panic| {
         print(panic);
-        let why =
-            "this is a bug of the emulator, which exits now: please report it with the lines above";
-        sockets.fail(why, &recorder);
+        eprintln!(
+            "efa-emu: this is a bug of the emulator, which exits now: please report it with the lines above"
+        );
+        sockets.remove();
+        recorder.finish(FINISH_TIMEOUT);
+        process::exit(1)
     }));
 }
 

@@ -7,7 +7,7 @@
 
 use std::{
     io::{self, BufReader, BufWriter, Read, Write},
-    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    net::{SocketAddr, TcpListener, TcpStream},
     sync::{
         Arc,
         mpsc::{self, Receiver, RecvTimeoutError, SyncSender},
@@ -21,7 +21,7 @@ use efa_vfio::Runtime;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
-    clients::{Limit, Place, serve_all},
+    clients::{Limit, Place, disconnect, serve_all},
     deadline::Until,
 };
 
@@ -233,11 +233,6 @@ pub fn receive(reader: &mut impl Read, mut accept: impl FnMut(Frame)) -> io::Res
         }
     }
     Ok(())
-}
-
-fn disconnect(stream: &TcpStream) {
-    // This fails if the connection has ended already.
-    let _ = stream.shutdown(Shutdown::Both);
 }
 
 fn report(end: &io::Result<()>) {

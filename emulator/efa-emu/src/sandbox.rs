@@ -103,20 +103,11 @@ pub(crate) fn enter(mode: Mode, needs: &Needs) -> Result<(), String> {
         tracing::warn!("{message}");
         Ok(())
     };
-    let landlock = match restrict_files(is_needed, needs) {
-        Ok(landlock) => landlock,
-        Err(error) => {
-            failed("Landlock", &error)?;
-            Landlock::None
-        }
-    };
-    let seccomp = match restrict_calls(landlock, needs) {
-        Ok(()) => true,
-        Err(error) => {
-            failed("seccomp", &error)?;
-            false
-        }
-    };
+    let landlock = restrict_files(is_needed, needs)
+        .or_else(|error| failed("Landlock", &error).map(|()| Landlock::None))?;
+    let seccomp = restrict_calls(landlock, needs)
+        .map(|()| true)
+        .or_else(|error| failed("seccomp", &error).map(|()| false))?;
     let applied = Applied { landlock, seccomp };
     if applied.is_complete() {
         tracing::info!("{applied}");

@@ -9,7 +9,8 @@ mod life;
 mod operator;
 mod registers;
 mod run;
-mod snapshot;
+pub(crate) mod snapshot;
+pub(crate) mod state;
 
 use crate::{
     Config, Host, Overrides, TraceEvent,

@@ -83,12 +83,16 @@ mod snapshot;
 mod state;
 mod statistics;
 mod trace;
+mod view;
 
+use view::view;
+
+pub use admin::queue::AdminState;
 pub use data_path::{
     requester::{Fetched, Payload, Request},
     responder::{Arrival, Content, Delivery, Refusal, WriteEnd},
 };
-pub use device::Device;
+pub use device::{Device, snapshot::Snapshot, state::State};
 pub use dma::DmaError;
 pub use faults::{
     death::{Death, FailedReset},
@@ -110,8 +114,15 @@ pub use program_error::{Fault, Hex, ProgramError, ProgramErrors, Since};
 pub use protocol_error::ProtocolError;
 pub use queue::{Queue, QueueError};
 pub use region_work::RegionWork;
-pub use resources::{memory::Segment, qp::QpId, send_queue::Operation};
-pub use snapshot::{CompletionQueue, EventQueue, MemoryRegion, QueuePair, Snapshot, WorkQueue};
-pub use state::{AdminState, HostInfoState, ResourceCounts, State};
+pub use resources::{
+    ResourceCounts,
+    cq::CompletionQueue,
+    eq::EventQueue,
+    memory::Segment,
+    qp::{QpId, QueuePair},
+    send_queue::Operation,
+};
+pub use snapshot::{MemoryRegion, WorkQueue};
+pub use state::HostInfoState;
 pub use statistics::{Counters, QpCounters, TransportEvent};
 pub use trace::{TraceEvent, TraceKind};

@@ -30,9 +30,11 @@ mod table;
 pub(crate) mod uar;
 
 use efa_hw::{io::Cdesc, regs::EqDb};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use self::mr::Mr;
-use crate::{DmaError, Host, Queue, QueueError, Then, queue::Place, state::ResourceCounts};
+use crate::{DmaError, Host, Queue, QueueError, Then, queue::Place, view};
 
 /// All objects of a device.
 #[derive(Debug, Default)]
@@ -47,16 +49,49 @@ pub(crate) struct Resources {
     pub(crate) qps: qp::Qps,
 }
 
+view! {
+    /// Numbers of objects of each kind.
+    #[derive(Copy, Default)]
+    ResourceCounts from it: &Resources {
+        /// Protection domains.
+        pd: usize = it.pds.len(),
+        /// Privileged protection domains.
+        privileged_pd: usize = it.pds.privileged(),
+        /// User access regions.
+        uar: usize = it.uars.len(),
+        /// Event queues.
+        eq: usize = it.eqs.0.len(),
+        /// Address handles.
+        ah: usize = it.ahs.table.len(),
+        /// Memory regions.
+        mr: usize = it.mrs.table.len(),
+        /// Memory regions that get their pages by work requests.
+        fast_mr: usize = it.mrs.count(Mr::is_fast),
+        /// Memory regions that have got pages by work requests.
+        registered_fast_mr: usize = it.mrs.count(|mr| mr.is_fast() && mr.has_memory()),
+        /// Memory regions that consist of bus addresses.
+        physical_mr: usize = it.mrs.count(Mr::is_physical),
+        /// Pages of memory regions.
+        mr_pages: usize = it.mrs.known_pages(),
+        /// Completion queues.
+        cq: usize = it.cqs.0.len(),
+        /// Queue pairs.
+        qp: usize = it.qps.table.len(),
+        /// Event counters.
+        event_counter: usize = it.event_counters.0.len(),
+    }
+}
+
 impl Resources {
     /// Removes all objects, as a reset does. New objects get other numbers, as long as there are any.
     pub(crate) fn end(&mut self) {
         self.pds.end();
         self.uars.end();
-        self.eqs.end();
-        self.event_counters.end();
+        self.eqs.0.end();
+        self.event_counters.0.end();
         self.ahs.end();
         self.mrs.end();
-        self.cqs.end();
+        self.cqs.0.end();
         self.qps.end();
     }
 
@@ -73,12 +108,12 @@ impl Resources {
         [
             self.pds.take_missed(),
             self.uars.take_missed(),
-            self.eqs.take_missed(),
-            self.event_counters.take_missed(),
-            self.ahs.take_missed(),
-            self.mrs.take_missed(),
-            self.cqs.take_missed(),
-            self.qps.take_missed(),
+            self.eqs.0.take_missed(),
+            self.event_counters.0.take_missed(),
+            self.ahs.table.take_missed(),
+            self.mrs.table.take_missed(),
+            self.cqs.0.take_missed(),
+            self.qps.table.take_missed(),
         ]
         .contains(&true)
     }
@@ -125,24 +160,6 @@ impl Resources {
             Ok(None) | Err(_) => {}
         }
         Ok(())
-    }
-
-    pub(crate) fn counts(&self) -> ResourceCounts {
-        ResourceCounts {
-            pd: self.pds.len(),
-            privileged_pd: self.pds.privileged(),
-            uar: self.uars.len(),
-            eq: self.eqs.len(),
-            ah: self.ahs.len(),
-            mr: self.mrs.len(),
-            fast_mr: self.mrs.count(Mr::is_fast),
-            registered_fast_mr: self.mrs.count(|mr| mr.is_fast() && mr.has_memory()),
-            physical_mr: self.mrs.count(Mr::is_physical),
-            mr_pages: self.mrs.known_pages(),
-            cq: self.cqs.len(),
-            qp: self.qps.len(),
-            event_counter: self.event_counters.len(),
-        }
     }
 
     /// Rings the doorbell of an event queue, if it exists. Returns the interrupt that was pending until then.

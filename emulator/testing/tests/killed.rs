@@ -63,7 +63,7 @@ fn emulators_that_are_killed_at_random() {
     let rounds = env::var("EFA_ROUNDS").map_or(ROUNDS, |rounds| rounds.parse().unwrap());
     let mut first = First::new(Emulator::listening(3, 1));
     let address = first.emulator.address();
-    let mut second = Emulator::joining(1, 11, &first.emulator);
+    let mut second = Emulator::joining(1, 11, &first.emulator, &[]);
     let mut there = End::new(&second.device(0), QpType::Srd);
     for (round, random) in (0..rounds).zip(pattern(rounds as usize, 1)) {
         first.emulator.wait_for_peers(1);
@@ -78,7 +78,7 @@ fn emulators_that_are_killed_at_random() {
             second.kill();
             let [a, b] = &mut first.near;
             a.write_to(b, &bytes);
-            second = Emulator::joining(1, 11, &first.emulator);
+            second = Emulator::joining(1, 11, &first.emulator, &[]);
             there = End::new(&second.device(0), QpType::Srd);
             ends(&mut first.far);
         } else {

@@ -330,8 +330,7 @@ fn a_snapshot_has_the_data_of_a_report_but_no_payload() {
     a.write_to(&b, &b"secret of the guest, over and over. ".repeat(200));
     b.receive(0, 8928);
     b.machine.read(Register::DevSts);
-    let reply = emulator.ask(&json!({"command": "snapshot"}));
-    let snapshot = &reply["ok"];
+    let snapshot = emulator.ok(&json!({"command": "snapshot"}));
     assert_eq!(snapshot["snapshot"], 2);
     assert_eq!(snapshot["program"], "efa-emu");
     let devices = snapshot["devices"].as_array().unwrap();
@@ -360,14 +359,9 @@ fn a_snapshot_has_the_data_of_a_report_but_no_payload() {
     let trace = sender["trace"].as_array().unwrap();
     let mut trace = trace.iter().map(|line| line.as_str().unwrap());
     assert!(trace.any(|line| line.contains("CREATE_QP(SRD")));
-    assert!(!reply.to_string().contains("secret"));
+    assert!(!snapshot.to_string().contains("secret"));
 
-    let one = emulator.ask(&json!({"command": "snapshot", "device": 1}));
-    let one = one["ok"]["devices"].as_array().unwrap();
+    let one = emulator.ok(&json!({"command": "snapshot", "device": 1}));
+    let one = one["devices"].as_array().unwrap();
     assert_eq!((one.len(), &one[0]["device"]), (1, &json!(1)));
-    let none = emulator.ask(&json!({"command": "snapshot", "device": 2}));
-    assert!(
-        none["error"].as_str().unwrap().contains("no device 2"),
-        "{none}"
-    );
 }

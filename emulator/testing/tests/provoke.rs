@@ -78,17 +78,16 @@ fn the_guide_has_each_of_them_once() {
 }
 
 fn give(emulator: &Emulator, requests: &[Value]) {
-    for request in requests {
-        let reply = emulator.ask(request);
-        assert!(reply.get("ok").is_some(), "{request}: {reply}");
-    }
+    requests
+        .iter()
+        .for_each(|request| drop(emulator.ok(request)));
 }
 
 /// Returns the sums of the counters of all devices.
 fn counted(emulator: &Emulator) -> BTreeMap<String, u64> {
-    let reply = emulator.ask(&json!({"command": "counters"}));
+    let counters = emulator.ok(&json!({"command": "counters"}));
     let mut sum = BTreeMap::new();
-    for device in reply["ok"]["devices"].as_array().unwrap() {
+    for device in counters["devices"].as_array().unwrap() {
         for (name, value) in device.as_object().unwrap() {
             *sum.entry(name.clone()).or_default() += value.as_u64().unwrap();
         }

@@ -78,16 +78,3 @@ impl Scope {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn errors_name_the_option() {
-        for text in ["a,device=x", "a,device", "a,readonly", "a,read-only=1"] {
-            let error = text.parse::<Scope>().unwrap_err();
-            assert!(error.contains(&text[2..]), "{error}");
-        }
-    }
-}

@@ -94,15 +94,16 @@ mod tests {
 
     #[test]
     fn errors_name_the_cause() {
-        for (text, part) in [
-            ("", "no such kind: ``"),
-            ("admin,", "no such kind: ``"),
-            ("admim", "`admim`, expected all, admin, registers"),
-            ("x:admin", "`x` is not a device index"),
-            ("0:", "no such kind: ``"),
-        ] {
+        let lines = "
+: | `` is not a device index
+admin, | no such kind: ``
+admim | `admim`, expected all, admin, registers
+x:admin | `x` is not a device index
+0: | no such kind: ``";
+        for line in lines.trim().lines() {
+            let (text, part) = line.split_once(" | ").unwrap();
             let error = text.parse::<Rule>().unwrap_err();
-            assert!(error.contains(part), "{text}: {error}");
+            assert!(error.contains(part), "{line}: {error}");
         }
     }
 }

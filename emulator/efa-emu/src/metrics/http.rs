@@ -4,13 +4,13 @@
 
 use std::{
     io::{self, Read, Write},
-    net::{Shutdown, TcpListener, TcpStream},
+    net::{TcpListener, TcpStream},
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use crate::{
-    clients::{Limit, Place, serve_all},
+    clients::{Limit, Place, disconnect, serve_all},
     control::Emulator,
     deadline::Until,
 };
@@ -47,63 +47,27 @@ pub(crate) fn serve(listener: &TcpListener, emulator: &Arc<Emulator>) -> ! {
     })
 }
 
-fn disconnect(stream: &TcpStream) {
-    // This fails if the connection has ended already.
-    let _ = stream.shutdown(Shutdown::Both);
-}
-
-/// The relevant part of a request's head.
-struct Head {
-    method: String,
-    path: String,
-}
-
-struct Answer {
-    status: &'static str,
-    content_type: &'static str,
-    body: String,
-}
-
-impl Answer {
-    /// Returns an error response, with the status as its body.
-    fn error(status: &'static str) -> Self {
-        Self {
-            status,
-            content_type: TEXT,
-            body: format!("{status}\n"),
-        }
-    }
-
-    /// Returns the emulator's response to a request.
-    fn of(emulator: &Emulator, head: &Head) -> Self {
-        match (head.method.as_str(), head.path.as_str()) {
-            ("GET" | "HEAD", "/metrics") => match emulator.metrics() {
-                Ok(body) => Self {
-                    status: "200 OK",
-                    content_type: METRICS,
-                    body,
-                },
-                Err(_) => Self::error("500 Internal Server Error"),
-            },
-            ("GET" | "HEAD", _) => Self::error("404 Not Found"),
-            _ => Self::error("405 Method Not Allowed"),
-        }
-    }
-}
-
 fn answer(stream: &TcpStream, place: &Place<TcpStream>, emulator: &Emulator) -> io::Result<()> {
-    let (answer, with_body) = match read_head(stream)? {
-        Ok(head) => match place.work(|| Answer::of(emulator, &head)) {
-            Some(answer) => (answer, head.method != "HEAD"),
-            None => return Ok(()),
-        },
-        Err(status) => (Answer::error(status), true),
+    let mut with_body = true;
+    let found = match read_head(stream)? {
+        Ok((method, path)) => {
+            with_body = method != "HEAD";
+            match (&*method, &*path) {
+                ("GET" | "HEAD", "/metrics") => match place.work(|| emulator.metrics()) {
+                    Some(metrics) => metrics.map_err(|_| "500 Internal Server Error"),
+                    None => return Ok(()),
+                },
+                ("GET" | "HEAD", _) => Err("404 Not Found"),
+                _ => Err("405 Method Not Allowed"),
+            }
+        }
+        Err(status) => Err(status),
     };
-    let Answer {
-        status,
-        content_type,
-        body,
-    } = answer;
+    let (status, content_type, body) = match found {
+        Ok(metrics) => ("200 OK", METRICS, metrics),
+        // The status is the body, too.
+        Err(status) => (status, TEXT, format!("{status}\n")),
+    };
     let length = body.len();
     let mut text = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
@@ -114,8 +78,8 @@ fn answer(stream: &TcpStream, place: &Place<TcpStream>, emulator: &Emulator) -> 
     Until::new(stream, Instant::now() + TIMEOUT).write_all(text.as_bytes())
 }
 
-/// Reads the head of a request. The inner error is the status of the response to an invalid head.
-fn read_head(stream: &TcpStream) -> io::Result<Result<Head, &'static str>> {
+/// Reads the head of a request: method and path. The inner error is the status of the response to an invalid head.
+fn read_head(stream: &TcpStream) -> io::Result<Result<(String, String), &'static str>> {
     let mut stream = Until::new(stream, Instant::now() + TIMEOUT);
     let mut head = Vec::new();
     let mut part = [0; 1024];
@@ -132,10 +96,8 @@ fn read_head(stream: &TcpStream) -> io::Result<Result<Head, &'static str>> {
             Ok(httparse::Status::Complete(_)) => {
                 let target = request.path.unwrap_or_default();
                 let path = target.split_once('?').map_or(target, |(path, _)| path);
-                return Ok(Ok(Head {
-                    method: request.method.unwrap_or_default().to_owned(),
-                    path: path.to_owned(),
-                }));
+                let method = request.method.unwrap_or_default();
+                return Ok(Ok((method.to_owned(), path.to_owned())));
             }
             Err(httparse::Error::TooManyHeaders) => break,
             Err(_) => return Ok(Err("400 Bad Request")),

@@ -69,6 +69,8 @@ const FAILURES: &str = "
 2 --device socket=OWN/new --trace OWN/trace --trace-filter x | no such kind: `x`
 2 --device socket=OWN/new --trace-filter all | --trace <FILE>
 2 --device socket=OWN/new --fabric paths=0 | paths is 0
+2 --device socket=OWN/new --control a,device=x | `device=x` has no valid device index
+2 --device socket=OWN/new --control a,read-only=1 | `read-only=1` is not a scope, expected device=N, read-only or no-debugging
 2 --instance p9.metal,socket=OWN/new | no such instance: `p9.metal`, expected one of c5n.18xlarge,
 2 --instance OWN/none:lab,socket=OWN/new | cannot read the instances in OWN/none: No such file
 2 --instance OWN/lab.toml:lab,socket=OWN/new | OWN/lab.toml:2: unknown variant `efa9`

@@ -73,6 +73,7 @@ const REFUSED: &str = r#"
 {"command":"hello","protocol":2} | version 2 is not supported: this program supports version 1
 {"command":"hello","device":0} | unknown field `device`
 {"command":"state","device":2} | there is no device 2; the last one is 1
+{"command":"snapshot","device":2} | there is no device 2; the last one is 1
 {"command":"inject","rule":{"when":{},"then":{}}} | `when` needs
 {"command":"event","group":1,"count":1,"after_reset":true} | but not both
 {"command":"event","group":1,"after_commands":1} | `after_commands` needs `after_reset`

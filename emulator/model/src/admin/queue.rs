@@ -15,11 +15,13 @@ use efa_hw::{
     checksum,
     wire::At,
 };
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::ring::{EventRing, SubmissionRing};
 use crate::{
     DmaError, Host, ProtocolError, Then, faults::then::HELD, queue::Place,
-    resources::mr::Registration, state::AdminState,
+    resources::mr::Registration, view,
 };
 
 /// A command that was executed and is not completed.
@@ -65,6 +67,24 @@ pub(crate) struct AdminQueue {
     /// Whether no command was in flight when the driver submitted the next one.
     was_idle: bool,
     max_in_flight: usize,
+}
+
+view! {
+    /// State of the admin queue.
+    #[derive(Copy, Default)]
+    AdminState from queue: &AdminQueue {
+        /// Total number of submitted commands, counted when they are executed.
+        submitted: u64 = queue.submitted,
+        /// Total number of completed commands.
+        completed: u64 = queue.completed,
+        /// Total number of submissions while no command was in flight. This is how often the driver waited, regardless of the
+        /// number of commands that it waited for.
+        round_trips: u64 = queue.round_trips,
+        /// Number of commands that are submitted and not completed.
+        in_flight: usize = queue.in_flight(),
+        /// Largest number of commands that were in flight at the same time.
+        max_in_flight: usize = queue.max_in_flight,
+    }
 }
 
 impl AdminQueue {
@@ -218,15 +238,5 @@ impl AdminQueue {
             ring.push(host, &entry, ACQ_PHASE_OFFSET)?;
         }
         Ok(entry)
-    }
-
-    pub(crate) fn state(&self) -> AdminState {
-        AdminState {
-            submitted: self.submitted,
-            completed: self.completed,
-            round_trips: self.round_trips,
-            in_flight: self.in_flight(),
-            max_in_flight: self.max_in_flight,
-        }
     }
 }

@@ -18,6 +18,7 @@ use crate::{
         death::{Dead, Death, FailedReset, Strays},
         storm::AllStorms,
     },
+    resources::ResourceCounts,
 };
 
 impl Device {
@@ -142,7 +143,7 @@ impl Device {
     /// Discards all state of the driver.
     fn forget(&mut self, host: &mut dyn Host) {
         host.quiesce();
-        self.stale |= self.data.resources.counts().uar > 0;
+        self.stale |= ResourceCounts::from(&self.data.resources).uar > 0;
         self.data.forget();
         self.features = Features::default();
         self.registers = Registers::default();

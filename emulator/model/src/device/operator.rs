@@ -2,54 +2,19 @@
 
 //! Interface for the operator of a device: state, fault injection, and access to queues.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
-use super::Device;
+use super::{Device, state::State};
 use crate::{
-    Counters, Host, Overrides, Queue, QueueError, Rule, RuleId, State, Times, When,
+    Counters, Host, Overrides, Queue, QueueError, Rule, RuleId, Times, When,
     admin::{late::Late, reset::Reset},
     faults::storm::AllStorms,
-    state::HostInfoState,
 };
 
 impl Device {
     /// Current state of the device.
     pub fn state(&self) -> State {
-        let (fast_regs, fast_invs) = self.data.statistics.region_changes();
-        State {
-            ready: self.data.attributes.ready,
-            resets: self.resets.reasons.iter().cloned().collect(),
-            function_resets: self.resets.of_function,
-            fatal_error: self.fatal_error,
-            plugged: self.plugged,
-            dead: self.dead.is_some(),
-            stray_writes: self.stray_writes.done,
-            stray_writes_refused: self.stray_writes.refused,
-            late: self.late.len() + self.data.late.late(),
-            held: self.held().fold(BTreeMap::new(), |mut counts, (_, name)| {
-                *counts.entry(name.to_owned()).or_default() += 1;
-                counts
-            }),
-            storm: self.storms.left(),
-            dma_after_reset: self.stray_writes.after_reset,
-            resources: self.data.resources.counts(),
-            admin: self.admin.state(),
-            host_info: self.features.host_info.as_ref().map(HostInfoState::from),
-            aenq_groups: self.features.aenq_groups,
-            events: self.aenq.posted,
-            armed_eqs: self.data.resources.armed_eqs(),
-            register_reads: self.register_reads,
-            doorbells: self.doorbells,
-            stale_doorbells: self.stale_doorbells,
-            commands_when_fatal: self.commands_when_fatal,
-            protocol_errors: self.errors.count,
-            program_errors: self.data.program_errors,
-            fast_regs,
-            fast_invs,
-            queue_pairs: self.data.resources.qps.counters(),
-            faults: self.faults.len() + self.data.faults.len(),
-            faults_hit: self.faults.hits() + self.data.faults.hits(),
-        }
+        State::from(self)
     }
 
     /// All counters of the statistics.
@@ -73,7 +38,7 @@ impl Device {
     }
 
     /// Held completions: their numbers, which increase in the order in which they were held, and their names.
-    fn held(&self) -> impl Iterator<Item = (u64, &str)> {
+    pub(super) fn held(&self) -> impl Iterator<Item = (u64, &str)> {
         self.admin.held().chain(self.data.late.held())
     }
 

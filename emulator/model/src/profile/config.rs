@@ -39,37 +39,19 @@ impl Config {
     /// One sentence about the first contradiction.
     pub fn check(&self) -> Result<(), String> {
         let attributes = self.attributes();
-        let (reads, writes) = (attributes.rdma_read, attributes.rdma_write);
-        let limits = [
-            ("max_rdma_size", u64::from(attributes.max_rdma_size)),
-            ("max_wr_rdma_sges", attributes.max_wr_rdma_sges.into()),
-        ];
-        let counters = [
-            ("max_event_counters", attributes.max_event_counters.into()),
-            ("event_counter_max_val", attributes.event_counter_max_val),
-            (
-                "event_counter_events",
-                attributes.event_counter_events.into(),
-            ),
-        ];
-        let rdma =
-            limits.map(|(name, limit)| ("rdma_read and rdma_write", reads || writes, name, limit));
-        let counting = counters
-            .map(|(name, limit)| ("event_counters", attributes.event_counters, name, limit));
+        let writes = attributes.rdma_write;
+        let rdma = needs("rdma_read and rdma_write", attributes.rdma_read || writes);
+        rdma("max_rdma_size", attributes.max_rdma_size.into())?;
+        rdma("max_wr_rdma_sges", attributes.max_wr_rdma_sges.into())?;
+        let counters = needs("event_counters", attributes.event_counters);
+        counters("max_event_counters", attributes.max_event_counters.into())?;
+        counters("event_counter_max_val", attributes.event_counter_max_val)?;
+        counters(
+            "event_counter_events",
+            attributes.event_counter_events.into(),
+        )?;
         let unsolicited = attributes.unsolicited_write_recv;
-        let unsolicited = (
-            "unsolicited_write_recv",
-            unsolicited,
-            "rdma_write",
-            writes.into(),
-        );
-        let mut all = rdma.into_iter().chain(counting).chain([unsolicited]);
-        match all.find(|(_, is_set, _, needed)| *is_set && *needed == 0) {
-            Some((name, _, needed, _)) => Err(format!(
-                "{name} needs {needed}, which is 0 or false: set both"
-            )),
-            None => Ok(()),
-        }
+        needs("unsolicited_write_recv", unsolicited)("rdma_write", writes.into())
     }
 
     /// Speed of the link in Gbit/s.
@@ -96,6 +78,16 @@ impl Config {
         address[..2].copy_from_slice(&[0xfe, 0x80]);
         address[8..].copy_from_slice(&self.guid().to_be_bytes());
         address
+    }
+}
+
+/// Returns a check that another attribute is not zero if this one is set.
+fn needs(name: &str, is_set: bool) -> impl Fn(&str, u64) -> Result<(), String> {
+    move |needed, value| match is_set && value == 0 {
+        true => Err(format!(
+            "{name} needs {needed}, which is 0 or false: set both"
+        )),
+        false => Ok(()),
     }
 }
 

@@ -155,25 +155,23 @@ mod tests {
             (own.max_mr, own.max_ah, own.max_qp),
             (Some(1 << 18), Some(7), Some(9))
         );
-        for (before, after, line, part) in [
-            ("devices = 2", "devices = 0", 4, "nonzero"),
-            ("'efa1'", "'efa9'", 4, "unknown variant `efa9`"),
-            (
-                "'read'",
-                "'write'",
-                4,
-                "expected one of `none`, `read`, `read-write`",
-            ),
-            ("max_qp", "max_qpp", 4, "unknown field `max_qpp`"),
-            ("max_ah = 7", "max_ah = -7", 2, "invalid value"),
-            ("[instance]", "[instances]", 3, "unknown field `instances`"),
-            ("rdma", "rmda", 4, "unknown field `rmda`"),
-            ("\nlab", "\nlab lab", 4, ""),
-        ] {
-            let error = Instance::read(&text.replace(before, after)).unwrap_err();
+        let changes = "
+devices = 2 > devices = 0 > 4 nonzero
+'efa1' > 'efa9' > 4 unknown variant `efa9`
+'read' > 'write' > 4 expected one of `none`, `read`, `read-write`
+max_qp > max_qpp > 4 unknown field `max_qpp`
+max_ah = 7 > max_ah = -7 > 2 invalid value
+[instance] > [instances] > 3 unknown field `instances`
+lab = > lab lab = > 4 expected
+";
+        for change in changes.trim().lines() {
+            let mut parts = change.splitn(3, " > ");
+            let [before, after, error] = [(); 3].map(|()| parts.next().unwrap());
+            let (line, found) = Instance::read(&text.replace(before, after)).unwrap_err();
+            let (at, part) = error.split_once(' ').unwrap();
             assert!(
-                error.0 == line && error.1.contains(part),
-                "{after}: {error:?}"
+                line.to_string() == at && found.contains(part),
+                "{change}: {line} {found}"
             );
         }
     }

@@ -21,7 +21,7 @@ type Peer = (u16, [u8; 16]);
 
 /// An address handle.
 #[derive(Debug)]
-struct Ah {
+pub(crate) struct Ah {
     peer: Peer,
     /// Number of creations, minus that of destructions.
     created: u32,
@@ -30,24 +30,15 @@ struct Ah {
 /// All address handles.
 #[derive(Debug, Default)]
 pub(crate) struct Ahs {
-    table: Table<Ah>,
+    pub(super) table: Table<Ah>,
     by_peer: HashMap<Peer, u16>,
 }
 
 impl Ahs {
-    pub(crate) fn len(&self) -> usize {
-        self.table.len()
-    }
-
     /// Removes all address handles, as a reset does.
     pub(super) fn end(&mut self) {
         self.table.end();
         self.by_peer.clear();
-    }
-
-    /// Returns whether a lookup since the last call named an address handle that a reset has removed.
-    pub(super) fn take_missed(&self) -> bool {
-        self.table.take_missed()
     }
 
     /// Returns the address of the peer of a handle, if the handle belongs to `pd`.

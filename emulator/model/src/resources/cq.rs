@@ -9,6 +9,8 @@ use efa_hw::{
     },
     io::{CDESC_FLAGS_OFFSET, Cdesc, CdescFlags, CqDb},
 };
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::{
     eq::Eqs,
@@ -16,11 +18,12 @@ use super::{
     uar::Uars,
 };
 use crate::{
-    CompletionQueue, Corruption, DmaError, Host, Queue, QueueError,
+    Corruption, DmaError, Host, Queue, QueueError,
     profile::{attributes::Attributes, bars::Bars},
     program_error::{ProgramError, Since},
     queue::Place,
     trace::TraceEvent,
+    view,
 };
 
 /// A completion queue.
@@ -47,6 +50,26 @@ pub(crate) struct Cq {
     /// Number of completions that events have announced: all that were posted when the last one was raised.
     announced: u32,
     users: Users,
+}
+
+view! {
+    /// A completion queue.
+    CompletionQueue from (number, cq): (u16, &Cq) {
+        /// Its number.
+        number: u16 = number,
+        /// Bus address.
+        base: u64 = cq.place.base,
+        /// Size of an entry in bytes.
+        entry_size: usize = cq.entry_size,
+        /// Number of entries of each sub-queue.
+        depth: u32 = cq.depth,
+        /// Total number of completions posted to each sub-queue.
+        posted: Vec<u32> = cq.posted.clone(),
+        /// Its event queue.
+        eq: Option<u16> = cq.eqn,
+        /// Whether the next completion raises an event.
+        armed: bool = cq.armed,
+    }
 }
 
 impl Shared for Cq {
@@ -151,35 +174,12 @@ impl Cq {
 
 /// All completion queues.
 #[derive(Debug, Default)]
-pub(crate) struct Cqs(Table<Cq>);
+pub(crate) struct Cqs(pub(super) Table<Cq>);
 
 impl Cqs {
-    pub(crate) fn len(&self) -> usize {
-        self.0.len()
-    }
-
     /// Describes the first completion queues for a snapshot.
     pub(crate) fn snapshot(&self) -> Vec<CompletionQueue> {
-        let snapshot = |(number, cq): (u16, &Cq)| CompletionQueue {
-            number,
-            base: cq.place.base,
-            entry_size: cq.entry_size,
-            depth: cq.depth,
-            posted: cq.posted.clone(),
-            eq: cq.eqn,
-            armed: cq.armed,
-        };
-        self.0.first().map(snapshot).collect()
-    }
-
-    /// Removes all completion queues, as a reset does.
-    pub(super) fn end(&mut self) {
-        self.0.end();
-    }
-
-    /// Returns whether a lookup since the last call named a completion queue that a reset has removed.
-    pub(super) fn take_missed(&self) -> bool {
-        self.0.take_missed()
+        self.0.first().map(From::from).collect()
     }
 
     /// Finds the completion queue that a queue pair refers to.

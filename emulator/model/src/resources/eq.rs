@@ -11,12 +11,15 @@ use efa_hw::{
     features::FeatureId,
     regs::EqDb,
 };
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::table::{Shared, Table, Users};
 use crate::{
-    DmaError, EventQueue, Host, Queue, QueueError,
+    DmaError, Host, Queue, QueueError,
     profile::attributes::Attributes,
     queue::{Place, write_entry},
+    view,
 };
 
 /// An event queue.
@@ -30,6 +33,24 @@ pub(crate) struct Eq {
     /// Whether the interrupt for an event is pending until the driver arms the queue.
     waiting: bool,
     users: Users,
+}
+
+view! {
+    /// An event queue.
+    EventQueue from (number, eq): (u16, &Eq) {
+        /// Its number.
+        number: u16 = number,
+        /// Bus address.
+        base: u64 = eq.place.base,
+        /// Number of its entries.
+        depth: u32 = eq.depth(),
+        /// Its interrupt vector.
+        vector: u16 = eq.vector,
+        /// Total number of events posted.
+        posted: u32 = eq.posted,
+        /// Whether the driver has armed it, so that it raises an interrupt.
+        armed: bool = eq.armed,
+    }
 }
 
 impl Shared for Eq {
@@ -81,34 +102,12 @@ impl Eq {
 
 /// All event queues.
 #[derive(Debug, Default)]
-pub(crate) struct Eqs(Table<Eq>);
+pub(crate) struct Eqs(pub(super) Table<Eq>);
 
 impl Eqs {
-    pub(crate) fn len(&self) -> usize {
-        self.0.len()
-    }
-
     /// Describes the first event queues for a snapshot.
     pub(crate) fn snapshot(&self) -> Vec<EventQueue> {
-        let snapshot = |(number, eq): (u16, &Eq)| EventQueue {
-            number,
-            base: eq.place.base,
-            depth: eq.depth(),
-            vector: eq.vector,
-            posted: eq.posted,
-            armed: eq.armed,
-        };
-        self.0.first().map(snapshot).collect()
-    }
-
-    /// Removes all event queues, as a reset does.
-    pub(super) fn end(&mut self) {
-        self.0.end();
-    }
-
-    /// Returns whether a lookup since the last call named an event queue that a reset has removed.
-    pub(super) fn take_missed(&self) -> bool {
-        self.0.take_missed()
+        self.0.first().map(From::from).collect()
     }
 
     /// Arms an event queue, if it exists and the doorbell says so. Returns the interrupt that was pending until then.

@@ -25,7 +25,7 @@ const VALUE_SIZE: u64 = 8;
 
 /// An event counter.
 #[derive(Debug)]
-struct EventCounter {
+pub(crate) struct EventCounter {
     uar: u16,
     /// Bus address of the value in host memory.
     paddr: u64,
@@ -56,23 +56,9 @@ fn sum(value: u64, amount: u64, most: u64) -> u64 {
 
 /// All event counters.
 #[derive(Debug, Default)]
-pub(crate) struct EventCounters(Table<EventCounter>);
+pub(crate) struct EventCounters(pub(super) Table<EventCounter>);
 
 impl EventCounters {
-    pub(crate) fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Removes all event counters, as a reset does.
-    pub(super) fn end(&mut self) {
-        self.0.end();
-    }
-
-    /// Returns whether a lookup since the last call named an event counter that a reset has removed.
-    pub(super) fn take_missed(&self) -> bool {
-        self.0.take_missed()
-    }
-
     /// Returns the locations of all values in host memory.
     pub(crate) fn places(&self) -> impl Iterator<Item = Place> {
         self.0.iter().map(|counter| Place {

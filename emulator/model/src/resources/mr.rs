@@ -115,15 +115,11 @@ pub(crate) struct FastRegistration {
 /// All memory regions. The local key of a new region is its number.
 #[derive(Debug, Default)]
 pub(crate) struct Mrs {
-    table: Table<Mr, u32>,
+    pub(super) table: Table<Mr, u32>,
     total_pages: u64,
 }
 
 impl Mrs {
-    pub(crate) fn len(&self) -> usize {
-        self.table.len()
-    }
-
     /// Describes the first memory regions for a snapshot.
     pub(crate) fn snapshot(&self) -> Vec<MemoryRegion> {
         let snapshot = |(number, mr): (u32, &Mr)| MemoryRegion {
@@ -146,11 +142,6 @@ impl Mrs {
     pub(super) fn end(&mut self) {
         self.table.end();
         self.total_pages = 0;
-    }
-
-    /// Returns whether a lookup since the last call named a memory region that a reset has removed.
-    pub(super) fn take_missed(&self) -> bool {
-        self.table.take_missed()
     }
 
     /// Returns the number of regions of some kind.

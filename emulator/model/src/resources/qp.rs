@@ -11,6 +11,7 @@ use efa_hw::{
     },
     io::RxDesc,
 };
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -18,9 +19,10 @@ use super::{
     table::Table, uar::Uars,
 };
 use crate::{
-    QpCounters, QueuePair,
+    QpCounters, WorkQueue,
     profile::{attributes::Attributes, bars::Bars},
     queue::Place,
+    view,
 };
 
 /// Bytes in a descriptor of a receive queue.
@@ -75,7 +77,7 @@ pub struct QpId {
 /// All queue pairs. The handle of a queue pair is its number.
 #[derive(Debug, Default)]
 pub(crate) struct Qps {
-    table: Table<Qp>,
+    pub(super) table: Table<Qp>,
     incarnations: u32,
     /// Queue pairs that may have work requests to fetch.
     scheduled: BTreeSet<u16>,
@@ -93,26 +95,36 @@ pub(crate) struct Used<'a> {
     pub(crate) cqs: &'a mut Cqs,
 }
 
-impl Qps {
-    pub(crate) fn len(&self) -> usize {
-        self.table.len()
+view! {
+    /// A queue pair.
+    QueuePair from (number, qp): (u16, &Qp) {
+        /// Its number.
+        number: u16 = number,
+        /// Its transport.
+        transport: String = qp.qp_type.to_string(),
+        /// Its state.
+        state: String = qp.state.to_string(),
+        /// Its protection domain.
+        pd: u16 = qp.pd,
+        /// Its user access region.
+        uar: u16 = qp.uar,
+        /// Completion queue and sub-queue of its send queue.
+        send_cq: (u16, u16) = qp.send_cq,
+        /// Completion queue and sub-queue of its receive queue.
+        recv_cq: (u16, u16) = qp.recv_cq,
+        /// Number of retries if the receiver is not ready (RNR); 7 means unlimited.
+        rnr_retry: u8 = qp.rnr_retry,
+        /// Its send queue.
+        send_queue: WorkQueue = qp.send_queue.snapshot(),
+        /// Its receive queue.
+        receive_queue: WorkQueue = qp.receive_queue.snapshot(),
     }
+}
 
+impl Qps {
     /// Describes the first queue pairs for a snapshot.
     pub(crate) fn snapshot(&self) -> Vec<QueuePair> {
-        let snapshot = |(number, qp): (u16, &Qp)| QueuePair {
-            number,
-            transport: qp.qp_type.to_string(),
-            state: qp.state.to_string(),
-            pd: qp.pd,
-            uar: qp.uar,
-            send_cq: qp.send_cq,
-            recv_cq: qp.recv_cq,
-            rnr_retry: qp.rnr_retry,
-            send_queue: qp.send_queue.snapshot(),
-            receive_queue: qp.receive_queue.snapshot(),
-        };
-        self.table.first().map(snapshot).collect()
+        self.table.first().map(From::from).collect()
     }
 
     /// Returns the counters of the first queue pairs.
@@ -214,11 +226,6 @@ impl Qps {
         self.scheduled.remove(&number);
         self.last = number;
         Some(number)
-    }
-
-    /// Returns whether a lookup since the last call named a queue pair that a reset has removed.
-    pub(super) fn take_missed(&self) -> bool {
-        self.table.take_missed()
     }
 
     /// Makes all references to a queue pair stale, and unschedules it.

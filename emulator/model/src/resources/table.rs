@@ -10,7 +10,10 @@ use std::{
 
 use efa_hw::admin::Status;
 
-use crate::{profile::attributes::Attributes, snapshot::MAX_LISTED};
+use crate::profile::attributes::Attributes;
+
+/// Limit on the objects of a kind that are listed.
+const MAX_LISTED: usize = 256;
 
 /// A number of an object.
 pub(crate) trait Number: Copy + Eq + Hash + TryFrom<usize> + TryInto<usize> {

@@ -135,19 +135,14 @@ impl Emulator {
         let listen = listen.each_ref().map(String::as_str);
         let mut first = Self::numbered(1, 1, &[listen, patient].concat());
         first.address = Some(address);
-        let second = Self::joining_with(1, 2, &first, &[&patient, arguments].concat());
+        let second = Self::joining(1, 2, &first, &[&patient, arguments].concat());
         first.wait_for_peers(1);
         second.wait_for_peers(1);
         [first, second]
     }
 
-    /// Starts an emulator that joins another one.
-    pub fn joining(devices: usize, first: usize, other: &Self) -> Self {
-        Self::joining_with(devices, first, other, &[])
-    }
-
-    /// As [`Self::joining`], with more arguments.
-    pub fn joining_with(devices: usize, first: usize, other: &Self, arguments: &[&str]) -> Self {
+    /// Starts an emulator that joins another one, with more arguments.
+    pub fn joining(devices: usize, first: usize, other: &Self, arguments: &[&str]) -> Self {
         let address = other.address.unwrap().to_string();
         let arguments = [&["--join", &address], arguments].concat();
         Self::numbered(devices, first, &arguments)
