@@ -151,18 +151,24 @@ impl<P> Ord for Moving<P> {
 }
 
 impl Link {
-    /// Accepts a packet at time `now`. Returns the time at which its last byte leaves, or `None` if the buffer is full.
-    fn take(&mut self, now: Duration, bytes: u32, gbps: f64, buffer_kib: u32) -> Option<Duration> {
-        if gbps == 0.0 {
-            return Some(now);
-        }
+    /// Accepts a packet at time `now`. Returns the time at which its last byte leaves, or `None` if the buffer is full. A card at
+    /// the link's end takes the time `card` for the packet, before it takes the next one.
+    fn take(
+        &mut self,
+        now: Duration,
+        bytes: u32,
+        (gbps, card): (f64, Duration),
+        buffer_kib: u32,
+    ) -> Option<Duration> {
+        let seconds = |bytes: f64| match gbps {
+            0.0 => Duration::ZERO,
+            _ => Duration::from_secs_f64(bytes * 8.0 / (gbps * 1e9)),
+        };
         let start = self.free.max(now);
-        let room = Duration::from_secs_f64(f64::from(buffer_kib) * 8192.0 / (gbps * 1e9));
-        if start - now > room {
+        if gbps > 0.0 && start - now > seconds(f64::from(buffer_kib) * 1024.0) {
             return None;
         }
-        let time = f64::from(bytes + HEADER) * 8.0 / (gbps * 1e9);
-        self.free = start + Duration::from_secs_f64(time);
+        self.free = start + card + seconds(f64::from(bytes + HEADER));
         Some(self.free)
     }
 }
@@ -219,6 +225,12 @@ impl<P> Network<P> {
     /// Returns a random number below `end`.
     pub(crate) fn below(&self, end: u32) -> u32 {
         self.state.lock().random.u32(..end.max(1))
+    }
+
+    /// Decides at random whether a packet is duplicated.
+    pub(crate) fn duplicates(&self) -> bool {
+        let part = self.settings.read().duplicate;
+        part > 0.0 && self.state.lock().random.f64() < part
     }
 
     /// Decides at random whether a payload gets a bit error; returns the byte's offset, and the bit's number in that byte.
@@ -282,10 +294,9 @@ impl<P> Network<P> {
             ),
             None => (settings.loss, false, micros(settings.delay_us)),
         };
-        let gbps = settings.link_gbps;
         // Packets that exceed a sender's rate wait in its memory, so none are lost there.
         let left = state.up[from]
-            .take(now, bytes, gbps, u32::MAX)
+            .take(now, bytes, settings.card(), u32::MAX)
             .unwrap_or(now);
         if is_down || loss > 0.0 && state.random.f64() < loss {
             if racks.is_some() {
@@ -363,23 +374,24 @@ impl<P> State<P> {
     /// Moves a packet to its next stage. Returns `None` if the packet is dropped because a buffer is full.
     fn advance(&mut self, settings: &Settings, mut moving: Moving<P>) -> Option<Moving<P>> {
         let (path, racks) = (moving.path, moving.racks.unwrap_or_default());
-        let (link, gbps, next) = match moving.next {
+        let path_rate = (settings.path_gbps, Duration::ZERO);
+        let (link, rate, next) = match moving.next {
             Stage::Arrival => return Some(moving),
             Stage::Path if settings.rack > 0 => {
                 let link = self.path(2 * racks.0, path);
-                (link, settings.path_gbps, Stage::Descent)
+                (link, path_rate, Stage::Descent)
             }
-            Stage::Path => (self.path(0, path), settings.path_gbps, Stage::Receiver),
+            Stage::Path => (self.path(0, path), path_rate, Stage::Receiver),
             Stage::Descent => {
                 let link = self.path(2 * racks.1 + 1, path);
-                (link, settings.path_gbps, Stage::Receiver)
+                (link, path_rate, Stage::Receiver)
             }
             Stage::Receiver => {
                 let link = self.down.get_mut(moving.to)?;
-                (link, settings.link_gbps, Stage::Arrival)
+                (link, settings.card(), Stage::Arrival)
             }
         };
-        moving.at = link.take(moving.at, moving.bytes, gbps, settings.buffer_kib)?;
+        moving.at = link.take(moving.at, moving.bytes, rate, settings.buffer_kib)?;
         moving.next = next;
         Some(moving)
     }
@@ -454,6 +466,17 @@ mod tests {
         };
         let sent = [((0, 4), 0), ((4, 0), 0)];
         assert_eq!(arrivals(&settings, &sent), [30_000, 40_000]);
+    }
+
+    #[test]
+    fn a_card_takes_time_for_each_packet() {
+        let settings = Settings {
+            packet_ns: 100.0,
+            ..Settings::default()
+        };
+        // Two packets of a sender, and one of another. The cards of sender and receiver work at the same time.
+        let sent = [((0, 4), 0), ((0, 4), 1), ((1, 4), 0)];
+        assert_eq!(arrivals(&settings, &sent), [200, 400, 300]);
     }
 
     #[test]

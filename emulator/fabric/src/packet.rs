@@ -34,6 +34,17 @@ pub(crate) struct Packet {
     pub(crate) body: Body,
 }
 
+impl Packet {
+    /// Returns a duplicate of a packet that a device of this program has sent as part of a message, if its quota has room.
+    pub(crate) fn copy(&self) -> Option<Self> {
+        let Body::Data(data, Origin::Device(permit)) = &self.body else {
+            return None;
+        };
+        let body = Body::Data(*data, Origin::Device(permit.again()?));
+        Some(Self { body, ..*self })
+    }
+}
+
 /// Contents of a packet.
 #[derive(Debug)]
 pub(crate) enum Body {
@@ -55,7 +66,7 @@ pub(crate) enum Body {
 #[derive(Debug)]
 pub(crate) enum Origin {
     /// A device of this program, whose packets in transit have a quota. The payload stays in its memory until the packet arrives.
-    Device(#[allow(dead_code, reason = "its drop returns the quota")] Permit),
+    Device(Permit),
     /// Another program. The packet carries the payload.
     Program(Box<Carried>),
 }

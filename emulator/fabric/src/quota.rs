@@ -47,6 +47,11 @@ impl Permit {
         self.amount
     }
 
+    /// Takes the same amount from the quota once more, if so much is left.
+    pub(crate) fn again(&self) -> Option<Self> {
+        Quota(Arc::clone(&self.left)).take(self.amount)
+    }
+
     /// Changes the amount of the permit, if the quota has enough left; returns whether it had.
     pub fn resize(&mut self, amount: usize) -> bool {
         if amount <= self.amount {

@@ -23,12 +23,16 @@ pub struct Settings {
     pub jitter_us: f64,
     /// Fraction of packets that is lost, from 0 to 1.
     pub loss: f64,
+    /// Fraction of packets of SRD messages that the network duplicates, from 0 to 1.
+    pub duplicate: f64,
     /// Fraction of packets with payload that arrive with one wrong bit, from 0 to 1. The error is not detected.
     pub flip: f64,
     /// Rate of each device's link, in Gbit/s; 0 means no limit.
     pub link_gbps: f64,
     /// Rate of each path, in Gbit/s; 0 means no limit.
     pub path_gbps: f64,
+    /// Time that a device's card takes to send or receive a packet, in nanoseconds, in addition to that of its bytes on the link.
+    pub packet_ns: f64,
     /// Size of the buffer before each path and before each receiver's link, in KiB. Packets that do not fit are lost.
     pub buffer_kib: u32,
     /// Time without a response after which a peer is given up, in seconds. Emulators on a busy host may take longer.
@@ -75,9 +79,11 @@ impl Default for Settings {
             delay_us: 0.0,
             jitter_us: 0.0,
             loss: 0.0,
+            duplicate: 0.0,
             flip: 0.0,
             link_gbps: 0.0,
             path_gbps: 0.0,
+            packet_ns: 0.0,
             buffer_kib: 4096,
             silence_s: 2.0,
             rack: 0,
@@ -141,10 +147,15 @@ impl Settings {
                 Self::MAX_PATHS
             ));
         }
-        let parts = [("loss", Some(self.loss)), ("flip", Some(self.flip))];
+        let parts = [
+            ("loss", Some(self.loss)),
+            ("duplicate", Some(self.duplicate)),
+            ("flip", Some(self.flip)),
+        ];
         let delays = [
             ("delay_us", Some(self.delay_us)),
             ("jitter_us", Some(self.jitter_us)),
+            ("packet_ns", Some(self.packet_ns)),
         ];
         let path_parts = self.path.iter().map(|path| ("loss of a path", path.loss));
         let path_delays = self
@@ -198,9 +209,14 @@ impl Settings {
         })
     }
 
-    /// Whether links or paths have a limited rate.
+    /// Whether links, paths or cards have a limited rate.
     pub(crate) fn has_rate(&self) -> bool {
-        self.link_gbps > 0.0 || self.path_gbps > 0.0
+        self.link_gbps > 0.0 || self.path_gbps > 0.0 || self.packet_ns > 0.0
+    }
+
+    /// Returns the rate of a device's link, and the time that its card takes for a packet.
+    pub(crate) fn card(&self) -> (f64, Duration) {
+        (self.link_gbps, micros(self.packet_ns / 1e3))
     }
 
     /// Whether every packet arrives immediately and unchanged.
@@ -208,10 +224,16 @@ impl Settings {
         let as_sent = |path: &PathSettings| {
             !path.down && path.delay_us.unwrap_or(0.0) == 0.0 && path.loss.unwrap_or(0.0) == 0.0
         };
-        let parts = [self.delay_us, self.jitter_us, self.loss, self.flip];
+        let parts = [
+            self.delay_us,
+            self.jitter_us,
+            self.loss,
+            self.duplicate,
+            self.flip,
+        ];
         !self.has_rate()
             && self.deny.is_empty()
-            && parts == [0.0; 4]
+            && parts == [0.0; 5]
             && self.path.iter().all(as_sent)
     }
 

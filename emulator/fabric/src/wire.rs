@@ -240,11 +240,16 @@ impl Wire {
             return Ok(now);
         }
         let ends = (packet.from.0, packet.to.0);
-        let sent = self.network.send(now, ends, packet.path, load, packet)?;
-        if let Some(packet) = sent.arrived {
-            self.arrive(packet, woken);
+        let doubled = self.network.duplicates().then(|| packet.copy());
+        let mut left = now;
+        for packet in [Some(packet), doubled.flatten()].into_iter().flatten() {
+            let sent = self.network.send(now, ends, packet.path, load, packet)?;
+            if let Some(packet) = sent.arrived {
+                self.arrive(packet, woken);
+            }
+            left = sent.left;
         }
-        Ok(sent.left)
+        Ok(left)
     }
 
     /// Whether security groups deny a packet.

@@ -4,7 +4,7 @@
 
 use efa_fabric::{PathSettings, Settings};
 
-/// Returns networks with their names: with delay only, loss, reordering, both, a path that is down, and slow links.
+/// Returns networks with their names: with delay only, loss, reordering, both and duplicates, a path that is down, and slow links.
 pub fn networks() -> [(&'static str, Settings); 6] {
     let slow = Settings {
         delay_us: 20.0,
@@ -34,6 +34,7 @@ pub fn networks() -> [(&'static str, Settings); 6] {
             "a network with loss and reordering",
             Settings {
                 loss: 0.05,
+                duplicate: 0.1,
                 jitter_us: 500.0,
                 ..slow.clone()
             },
