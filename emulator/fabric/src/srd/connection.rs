@@ -290,7 +290,7 @@ impl Connection {
     /// Removes a packet from those in flight after an answer.
     fn conclude(&mut self, now: Duration, psn: u64) -> Option<Packet> {
         let packet = self.in_flight.take(psn)?;
-        self.paths.answered(packet.path);
+        self.paths.answered(packet.path, packet.round_trip(now));
         self.last_used = now;
         self.heard = Some(now);
         self.timeouts = 0;
@@ -307,9 +307,7 @@ impl Connection {
         let Some(packet) = self.conclude(now, psn) else {
             return Progress::None;
         };
-        // After a retransmission, it is unknown which transmission was acknowledged.
-        if packet.retries == 0 {
-            let round_trip = now.saturating_sub(packet.sent);
+        if let Some(round_trip) = packet.round_trip(now) {
             let shortest = shortest.get_or_insert(Shortest::new(now, round_trip));
             let least = shortest.measure(now, round_trip);
             self.window.acknowledged(now, round_trip, least);

@@ -28,6 +28,11 @@ pub(super) struct Packet {
 }
 
 impl Packet {
+    /// Returns its round trip, if it is answered now. After a retransmission, it is unknown which transmission was answered.
+    pub(super) fn round_trip(&self, now: Duration) -> Option<Duration> {
+        (self.retries == 0).then(|| now.saturating_sub(self.sent))
+    }
+
     /// Returns `time`, doubled for each retransmission up to a limit.
     fn backed_off(&self, time: Duration) -> Duration {
         time * 2_u32.pow(self.retries.min(6))
