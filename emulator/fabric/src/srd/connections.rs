@@ -38,7 +38,7 @@ const IDLE: Duration = Duration::from_secs(5);
 /// All connections of a device.
 #[derive(Debug, Default)]
 pub(crate) struct Connections {
-    by_number: HashMap<u64, Connection>,
+    by_number: HashMap<u64, Box<Connection>>,
     /// By queue pair and peer, except for those that have ended.
     by_flow: BTreeMap<(QpId, PortId), u64>,
     next: u64,
@@ -84,7 +84,7 @@ impl Connections {
 
     /// Returns the number of messages of all connections.
     pub(crate) fn messages(&self) -> usize {
-        self.by_number.values().map(Connection::messages).sum()
+        self.by_number.values().map(|it| it.messages()).sum()
     }
 
     /// Returns the connection of a queue pair to a peer, or opens one from `first_path`. Fails if there are too many. Ends the
@@ -110,7 +110,7 @@ impl Connections {
         }
         let number = self.next;
         self.next += 1;
-        let mut connection = Connection::new(number, to, qp, first_path());
+        let mut connection = Box::new(Connection::new(number, to, qp, first_path()));
         connection.last_used = now;
         self.by_number.insert(number, connection);
         self.by_flow.insert((qp, to), number);
@@ -343,7 +343,7 @@ impl Connections {
             }
             self.update(number);
         }
-        let is_idle = self.by_number.get(&number).is_none_or(Connection::is_idle);
+        let is_idle = self.by_number.get(&number).is_none_or(|it| it.is_idle());
         if is_idle {
             self.close(number);
         }

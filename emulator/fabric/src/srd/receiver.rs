@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use super::PSN_RANGE;
 use crate::{
-    packet::Verdict,
+    packet::{PortId, Verdict},
     quota::{Permit, Quota},
 };
 
@@ -19,8 +19,9 @@ const NODE: usize = 11 * size_of::<(u64, u32)>() + 32;
 /// Size in bytes of a receiver, including [`FREE`] records.
 pub(super) const BYTES: usize = {
     const BYTES: usize = 672;
-    // A table that has just grown has room for 16 entries per 7 used. Each tree keeps its first node.
-    assert!(size_of::<(u16, Receiver)>() * 16 / 7 + 2 * NODE <= BYTES);
+    // A table that has just grown has room for 16 entries per 7 used. The rest is the receiver, and a node of each tree.
+    const ENTRY: usize = size_of::<((PortId, u16), Box<Receiver>)>() * 16 / 7;
+    assert!(ENTRY + size_of::<Receiver>() + 32 + 2 * NODE <= BYTES);
     BYTES
 };
 
@@ -88,8 +89,15 @@ impl Receiver {
         self.room.resize(bytes) || psn == self.floor && bytes - self.room.amount() <= FREE * ENTRY
     }
 
-    /// Adjusts the permit to the current size. The quota may have less: see [`FREE`].
+    /// Adjusts the permit to the current size. The quota may have less: see [`FREE`]. Frees a tree's last node, as a device may
+    /// have many idle receivers.
     fn settle(&mut self) {
+        if self.above.is_empty() {
+            self.above = BTreeMap::new();
+        }
+        if self.partial.is_empty() {
+            self.partial = BTreeMap::new();
+        }
         let bytes = self.bytes(0);
         self.room.resize(bytes);
     }
@@ -117,9 +125,11 @@ impl Receiver {
 
     /// Records the verdict of a packet. If the receiver was not ready, the sender sends the packet's part as another packet.
     pub(crate) fn conclude(&mut self, psn: u64, verdict: Verdict) {
-        if psn >= self.floor {
-            self.above.insert(psn, verdict);
+        if psn == self.floor && verdict == Verdict::Delivered {
+            self.floor += 1;
             self.fill();
+        } else if psn >= self.floor {
+            self.above.insert(psn, verdict);
         }
         self.settle();
     }

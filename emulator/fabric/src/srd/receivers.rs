@@ -32,7 +32,7 @@ const IDLE: Duration = Duration::from_secs(60);
 /// A queue pair has one connection to this device. Numbers of connections increase, so a higher one replaces an earlier one that
 /// the peer has closed. The number of queue pairs bounds the records, however often a peer opens connections.
 #[derive(Debug, Default)]
-pub(crate) struct Receivers(HashMap<PortId, HashMap<u16, Receiver>>);
+pub(crate) struct Receivers(HashMap<(PortId, u16), Box<Receiver>>);
 
 impl Receivers {
     /// Whether there are none.
@@ -50,17 +50,16 @@ impl Receivers {
         silence_s: u16,
         room: &Quota,
     ) -> Option<&mut Receiver> {
-        let of_peer = self.0.entry(from).or_default();
-        let known = of_peer.get(&qp).map(|receiver| receiver.connection);
+        let known = self.0.get(&(from, qp)).map(|receiver| receiver.connection);
         if known.is_some_and(|known| known > connection) {
             return None;
         }
         if known.is_some_and(|known| known < connection) {
-            of_peer.remove(&qp);
+            self.0.remove(&(from, qp));
         }
-        let receiver = match of_peer.entry(qp) {
+        let receiver = match self.0.entry((from, qp)) {
             Entry::Occupied(entry) => entry.into_mut(),
-            Entry::Vacant(entry) => entry.insert(Receiver::new(connection, room)?),
+            Entry::Vacant(entry) => entry.insert(Box::new(Receiver::new(connection, room)?)),
         };
         receiver.last_used = now;
         receiver.silence_s = receiver.silence_s.max(silence_s);
@@ -73,25 +72,24 @@ impl Receivers {
         from: PortId,
         (qp, connection): (u16, u64),
     ) -> Option<&mut Receiver> {
-        let receiver = self.0.get_mut(&from)?.get_mut(&qp)?;
+        let receiver = self.0.get_mut(&(from, qp))?;
         (receiver.connection == connection).then_some(receiver)
     }
 
     /// Drops the state of a peer that is gone.
     pub(crate) fn forget(&mut self, peer: PortId) {
-        self.0.remove(&peer);
+        self.0.retain(|(from, _), _| *from != peer);
     }
 
     /// Drops connections that are idle for long. `silence` is the time after which senders of this program give up now.
     pub(crate) fn sweep(&mut self, now: Duration, silence: Duration) {
-        self.0.retain(|_, of_peer| {
-            of_peer.retain(|_, receiver| {
-                let silence = silence.max(Duration::from_secs(receiver.silence_s.into()));
-                now.saturating_sub(receiver.last_used) <= silence + IDLE
-            });
-            of_peer.shrink_to_fit();
-            !of_peer.is_empty()
+        self.0.retain(|_, receiver| {
+            let silence = silence.max(Duration::from_secs(receiver.silence_s.into()));
+            now.saturating_sub(receiver.last_used) <= silence + IDLE
         });
+        if self.0.capacity() > 4 * self.0.len() {
+            self.0.shrink_to_fit();
+        }
     }
 }
 
