@@ -1,18 +1,32 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Simulates the emulator's SRD with many concurrent senders, and TCP on the same network: emulator/fabric/examples/simulation."""
+"""Compares the emulator's SRD with the figures of the paper on SRD: emulator/fabric/examples/simulation. Fails where it differs."""
 
 import json
 import statistics
 import subprocess
+import sys
 
 import report
 from guests import result
 
 NAMES = {"srd": "SRD", "tcp": "TCP with ECMP"}
-# The size of messages whose distribution the paper on SRD shows.
+# TCP on the same network, simulated once. No run writes this file.
+TCP = report.CLONE / "bench/tcp.json"
+# The size of messages whose distribution the paper shows.
 SIZE = 2 * report.MIB
 FLOWS = 48
+NODES = (64, 128, 256, 512, 1024)
+COSTS = {"seconds of a processor": "cpu_seconds", "MiB": "peak_mib"}
+# What the network would be without each assumption.
+ASSUMPTIONS = {
+    "a card takes 100 ns for each packet": {"packet_ns": 0},
+    "a switch delays packets by up to 1 µs at random": {"jitter_us": 0},
+    "a packet takes 5 µs on an idle network": {"delay_us": 0},
+    "an uplink is slower than a server's link": {"path_gbps": 0},
+    "a queue has 3,008 KiB": {"buffer_kib": 1 << 20},
+    "a connection sprays over all uplinks": {"multipath": False},
+}
 
 
 def simulation(*arguments):
@@ -21,9 +35,22 @@ def simulation(*arguments):
     return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
 
 
-def worst(figures):
-    """The longest time of any flow of an incast over SRD, of any size."""
-    return max(row["max"] for row in figures["incast"] if row["transport"] == "srd")
+def measured():
+    """Runs all experiments; returns their figures."""
+    figures = {}
+    for experiment in ("incast", "persistent", "racks"):
+        figures |= simulation(experiment)
+    figures["assumptions"] = []
+    for assumption, changes in ASSUMPTIONS.items():
+        (row,) = simulation("racks", json.dumps(changes))["racks"]
+        figures["assumptions"].append({"assumption": assumption} | {name: row[name] for name in ("median", "mean", "max")})
+    figures["nodes"] = [simulation("all-to-all", str(nodes)) for nodes in NODES]
+    return figures
+
+
+def both(figures, experiment):
+    """Returns the rows of SRD and TCP of an experiment, by size."""
+    return sorted(figures[experiment] + json.loads(TCP.read_text())[experiment], key=lambda row: row.get("bytes", 0))
 
 
 def shares(row):
@@ -31,29 +58,63 @@ def shares(row):
     return [statistics.mean(flow[len(flow) // 5 :]) for flow in row["gbps"]]
 
 
+def comparison(figures):
+    """Yields what the paper has measured or says, and for each: the values here, and the least and most that agree with it."""
+    incast = {(row["transport"], row["bytes"]): row for row in both(figures, "incast")}
+    racks = {row["transport"]: row for row in both(figures, "racks")}
+    sizes = [size for transport, size in incast if transport == "srd"]
+    tcp = incast["tcp", SIZE]
+    flows = shares(figures["persistent"][0])
+    fair = statistics.mean(flows)
+    yield "incast, max: SRD is near the ideal", [incast["srd", size]["max"] for size in sizes], 1, 1.25
+    yield "incast from 1 to 4 MiB, max: TCP takes 3 to 20 times", [incast["tcp", size << 20]["max"] for size in (1, 2, 4)], 3, 20
+    yield "incast of 2 MiB, 99 %: TCP waits for its timeout of 50 ms", [tcp["cdf"][99] * tcp["ideal_us"] / 1e3], 50, 100
+    yield "endless incast: SRD's flows are near their fair share", [min(flows) / fair, max(flows) / fair], 0.85, 1.15
+    yield "racks, median: SRD takes 15 % longer than the ideal", [racks["srd"]["median"]], 0.9 * 1.15, 1.1 * 1.15
+    yield "racks, max: SRD is below TCP's mean", [racks["srd"]["max"]], 1, racks["tcp"]["mean"]
+    yield "racks, mean: TCP takes 50 % longer than the ideal", [racks["tcp"]["mean"]], 0.9 * 1.5, 1.1 * 1.5
+    yield "racks, max: TCP takes 10 to 100 times", [racks["tcp"]["max"]], 10, 100
+
+
+def differences(figures):
+    """Returns what differs from the paper."""
+    return [name for name, values, least, most in comparison(figures) if not least <= min(values) <= max(values) <= most]
+
+
 def tables(figures):
     """The lines that a run prints."""
     rows: list[tuple[str, ...]] = [("flow completion time / ideal", "transport", "median", "mean", "99 %", "max")]
-    named = [(f"incast, {FLOWS} x {report.size_name(row['bytes'])}", row) for row in figures["incast"]]
-    named += [("8 + 8 servers, 16 flows each", row) for row in figures["racks"]]
+    named = [(f"incast, {FLOWS} x {report.size_name(row['bytes'])}", row) for row in both(figures, "incast")]
+    named += [("8 + 8 servers, 16 flows each", row) for row in both(figures, "racks")]
     for name, row in named:
         values = (row["median"], row["mean"], row["cdf"][99], row["max"])
         rows.append((name, row["transport"], *(f"{value:,.3f}" for value in values)))
     yield from report.columns(rows)
     yield ""
     rows = [("endless incast, Gbit/s of a flow", "transport", "least", "mean", "most")]
-    for row in figures["persistent"]:
+    for row in both(figures, "persistent"):
         flows = shares(row)
         each = (min(flows), statistics.mean(flows), max(flows))
         rows.append((f"{len(flows)} flows", row["transport"], *(f"{value:.2f}" for value in each)))
     yield from report.columns(rows)
     yield ""
-    every = figures["all_to_all"]
-    yield (
-        f"all-to-all: {every['devices']:,} devices, {every['messages']:,} messages in {every['seconds']:.0f} s,"
-        f" {every['cpu_seconds']:.0f} s of a processor, {every['peak_mib']:,} MiB;"
-        f" {every['simulated_us'] / every['ideal_us']:.2f} of the ideal time"
-    )
+    rows = [("8 + 8 servers, SRD's time / ideal, without the assumption that", "median", "mean", "max")]
+    (row,) = figures["racks"]
+    for row in ({"assumption": "(with all)"} | row, *figures["assumptions"]):
+        rows.append((row["assumption"], *(f"{row[name]:.3f}" for name in ("median", "mean", "max"))))
+    yield from report.columns(rows)
+    yield ""
+    rows = [("nodes, each sends 8 KiB to each other", "messages", "CPU s", "s", "MiB", "time / ideal")]
+    for row in figures["nodes"]:
+        figure = (f"{row['messages']:,}", f"{row['cpu_seconds']:.1f}", f"{row['seconds']:.1f}", f"{row['peak_mib']:,}")
+        rows.append((f"{row['devices']:,}", *figure, f"{row['simulated_us'] / row['ideal_us']:.2f}"))
+    yield from report.columns(rows)
+    yield ""
+    rows = [("figure of the paper", "here", "agrees", "")]
+    for name, values, least, most in comparison(figures):
+        here = " to ".join(dict.fromkeys(f"{value:.2f}" for value in (min(values), max(values))))
+        rows.append((name, here, f"{least:.2f} to {most:.2f}", "no" if name in differences(figures) else "yes"))
+    yield from report.columns(rows)
     yield ""
 
 
@@ -65,20 +126,22 @@ def cdf(row):
 def picture(figures):
     """Returns the panels of the SVG."""
     longest = {}
-    for row in figures["incast"]:
+    for row in both(figures, "incast"):
         longest.setdefault((NAMES[row["transport"]], False), {})[row["bytes"]] = row["max"]
     title = f"Incast of {FLOWS} flows: longest completion time / ideal, by size"
     panels = [report.curves(title, longest, report.size_name)]
-    distribution = {NAMES[row["transport"]]: [cdf(row)] for row in figures["incast"] if row["bytes"] == SIZE}
+    distribution = {NAMES[row["transport"]]: [cdf(row)] for row in both(figures, "incast") if row["bytes"] == SIZE}
     title = f"Incast of {FLOWS} flows of {report.size_name(SIZE)}: percent that take no longer than time / ideal"
     panels.append(report.lines(title, distribution, logarithmic=True))
-    for row in figures["persistent"]:
+    for row in both(figures, "persistent"):
         flows = [[(step * row["step_ms"], gbps) for step, gbps in enumerate(flow)] for flow in row["gbps"]]
         title = f"Endless incast of {len(flows)} flows: Gbit/s of each flow, by ms"
         panels.append(report.lines(title, {NAMES[row["transport"]]: flows}))
-    distribution = {NAMES[row["transport"]]: [cdf(row)] for row in figures["racks"]}
+    distribution = {NAMES[row["transport"]]: [cdf(row)] for row in both(figures, "racks")}
     title = "8 + 8 servers of two racks, 16 flows each: percent that take no longer than time / ideal"
     panels.append(report.lines(title, distribution, logarithmic=True))
+    cost = {(what, False): {row["devices"]: row[name] for row in figures["nodes"]} for what, name in COSTS.items()}
+    panels.append(report.curves("All-to-all: cost of the simulation, by nodes", cost, "{:,}".format))
     return panels
 
 
@@ -91,17 +154,15 @@ def document(figures):
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
-def line(figures):
-    """Returns the last line of the output."""
-    return f"{FLOWS}-flow incast max FCT / ideal: {worst(figures):.3f}"
-
-
 def run():
-    """Runs all experiments: prints tables; returns the last line."""
-    figures = {**simulation(), "all_to_all": simulation("all-to-all")}
+    """Runs all experiments: prints tables; returns the last line. Ends the program if a figure differs from the paper's."""
+    figures = measured()
     report.write("srd", document(figures), picture(figures))
     print("\n".join(tables(figures)), flush=True)
-    return line(figures)
+    if wrong := differences(figures):
+        sys.exit("differs from the paper: " + "; ".join(wrong))
+    (row,) = figures["racks"]
+    return f"SRD between racks, median FCT / ideal: {row['median']:.3f} (paper: 1.15)"
 
 
 if __name__ == "__main__":

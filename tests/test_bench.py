@@ -113,8 +113,11 @@ def test_committed_results_make_the_committed_picture(bench):
         assert re.search(r"^create CQ +[\d,]+ +[\d,]+ +[\d.]+ ", lines, re.MULTILINE) and "are of another kernel: another" in lines
     elif bench == srd:
         assert srd.document(figures) == path.read_text()
-        rows = figures["incast"] + figures["racks"]
+        rows = srd.both(figures, "incast") + srd.both(figures, "racks")
         shown = [line.split()[-4:] for line in srd.tables(figures)][1 : 1 + len(rows)]
         assert shown == [[f"{value:,.3f}" for value in (row["median"], row["mean"], row["cdf"][99], row["max"])] for row in rows]
+        assert srd.differences(figures) == []
+        figures["racks"][0]["median"] *= 1.2
+        assert len(srd.differences(figures)) == 1
     else:
         assert re.search(r"^8 MiB( +[\d.,]+){7}$|^8 MiB( +[\d.,]+){5} *$", "\n".join(data.tables(figures)), re.MULTILINE)

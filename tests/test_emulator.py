@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Attacks on the emulator, for LENGTH seconds each; the dissector of its captures; its installation by cargo; its crates."""
+"""Attacks on the emulator, for LENGTH seconds each; many messages, each of which arrives once; the dissector of its captures; its installation by cargo; its crates."""
 
 import os
 from pathlib import Path
 
 import pytest
-from conftest import CLONE, succeeds
+from conftest import BUILT, CLONE, succeeds
 from test_host import cargo, record
 
 MINUTES = 6
@@ -33,6 +33,13 @@ def test_attack(request):
     record(
         request, *cargo("emulator", *tests, "--include-ignored", "--test-threads=1", EFA_SECONDS=str(request.config.option.length or 10))
     )
+
+
+@pytest.mark.needs("bench-emulator")
+def test_once(request):
+    """LENGTH messages arrive once each: packets are lost, duplicated and reordered, paths die, and for a while all but one."""
+    program = BUILT / "bench-emulator/examples/simulation"
+    print(succeeds([program, "once", str(request.config.option.length or 1_000_000)]))
 
 
 def test_wireshark(request):

@@ -3,18 +3,14 @@
 //! The experiments of "A Cloud-Optimized Transport Protocol for Elastic and Scalable HPC" (IEEE Micro, 2020), and a large one.
 
 use std::{
-    ops::RangeInclusive,
+    fs,
     time::{Duration, Instant},
 };
 
 use efa_fabric::Settings;
 use serde_json::{Value, json};
 
-use crate::{
-    devices::{Cluster, Share},
-    tcp::{MSS, Tcp},
-    traffic::{Arrived, Flow, completion_times},
-};
+use crate::cluster::{Cluster, Flow};
 
 /// Rate of a server's link, and of an uplink, in Gbit/s.
 const LINK_GBPS: f64 = 100.0;
@@ -23,9 +19,6 @@ const UPLINK_GBPS: f64 = 25.0;
 /// Servers in each of two racks.
 const SERVERS: usize = 8;
 
-/// Bytes of a packet's headers on the wire.
-const HEADER: u32 = 100;
-
 const KIB: u32 = 1 << 10;
 const MIB: u32 = 1 << 20;
 
@@ -33,244 +26,177 @@ const MIB: u32 = 1 << 20;
 const INCAST: usize = 48;
 const SENDERS: usize = 4;
 
-/// Seeds for the random choice of delays and paths.
-const SEEDS: RangeInclusive<u64> = 1..=5;
+/// Number of flows of each server between racks.
+const FLOWS: usize = 16;
+
+/// Number of seeds for the random choice of delays and paths.
+const SEEDS: u64 = 5;
 
 /// Time limit that no experiment reaches.
 const LONG: Duration = Duration::from_secs(100);
 
-const TRANSPORTS: [Transport; 2] = [Transport::Srd, Transport::Tcp];
+/// Memory for a device, and for the state of both ends of a connection, in bytes.
+const DEVICE: usize = 512 << 10;
+const CONNECTION: usize = 1 << 10;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Transport {
-    Srd,
-    Tcp,
-}
-
-/// Completion times of flows, relative to the ideal time.
-struct Times {
-    transport: Transport,
-    length: u32,
-    ideal: Duration,
-    /// In ascending order.
-    times: Vec<f64>,
-}
-
-impl Transport {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Srd => "srd",
-            Self::Tcp => "tcp",
-        }
-    }
-
-    /// Runs flows; returns the arrivals.
-    fn run(self, seed: u64, flows: &[Flow], time: Duration) -> Vec<Arrived> {
-        let (network, ports) = (network(), 2 * SERVERS);
-        match self {
-            Self::Srd => Cluster::new(&network, seed, ports, flows, Share::Flow).run(time),
-            Self::Tcp => Tcp::new(&network, seed, ports, flows).run(time),
-        }
-    }
-
-    /// Runs flows once per seed; returns their completion times.
-    fn times(self, seeds: RangeInclusive<u64>, flows: &[Flow], ideal: Duration) -> Times {
-        let of_seed = |seed| completion_times(flows, &self.run(seed, flows, LONG));
-        let ratio = |time: Duration| time.as_secs_f64() / ideal.as_secs_f64();
-        let mut times: Vec<_> = seeds.flat_map(of_seed).map(ratio).collect();
-        times.sort_by(f64::total_cmp);
-        Times {
-            transport: self,
-            length: flows[0].length,
-            ideal,
-            times,
-        }
-    }
-}
-
-impl Times {
-    fn part(&self, percent: usize) -> f64 {
-        self.times[(self.times.len() - 1) * percent / 100]
-    }
-
-    fn mean(&self) -> f64 {
-        self.times.iter().sum::<f64>() / self.times.len() as f64
-    }
-
-    fn json(&self) -> Value {
-        json!({
-            "transport": self.transport.name(),
-            "bytes": self.length,
-            "ideal_us": round(self.ideal.as_secs_f64() * 1e6),
-            "median": round(self.part(50)),
-            "mean": round(self.mean()),
-            "max": round(self.part(100)),
-            "cdf": (0..=100).map(|percent| round(self.part(percent))).collect::<Vec<_>>(),
-        })
-    }
-}
-
-/// Two racks, with uplinks of twice the total rate of their servers. The uplinks are many and slower than the servers' links, so
-/// that the choice of a flow's uplink matters. The jitter of up to a microsecond per packet models switches. Without jitter,
-/// flows could stay in step forever.
-fn network() -> Settings {
-    Settings {
+/// Returns two racks, with changes as a JSON object. Their uplinks have twice the rate of their servers. These are many and slower
+/// than the servers' links, so that the choice of a flow's uplink matters. bench/README.md has the origin of all values.
+pub(crate) fn network(changes: &str) -> Result<Settings, String> {
+    let own = Settings {
         // CAST: a small number.
         paths: (2.0 * SERVERS as f64 * LINK_GBPS / UPLINK_GBPS) as u16,
         delay_us: 5.0,
         jitter_us: 1.0,
         link_gbps: LINK_GBPS,
         path_gbps: UPLINK_GBPS,
-        buffer_kib: 2048,
+        packet_ns: 100.0,
+        buffer_kib: 3008,
         // CAST: a small number, too.
         rack: SERVERS as u16,
         ..Settings::default()
+    };
+    let parsed = serde_json::from_str::<Value>(changes).and_then(|changes| {
+        let mut all = serde_json::to_value(own)?;
+        for (name, value) in changes.as_object().into_iter().flatten() {
+            all[name] = value.clone();
+        }
+        serde_json::from_value::<Settings>(all)
+    });
+    let settings = parsed.map_err(|error| error.to_string())?;
+    settings.check().map(|()| settings)
+}
+
+/// Returns the ideal time of messages to one server: that of their payload on its link.
+fn ideal(messages: usize, length: u32) -> Duration {
+    let bytes = messages as f64 * f64::from(length);
+    Duration::from_secs_f64(bytes * 8e-9 / LINK_GBPS)
+}
+
+/// Runs an experiment of the paper.
+pub(crate) fn of_paper(name: &str, network: &Settings) -> Result<Value, String> {
+    match name {
+        "incast" => {
+            let lengths = [64 * KIB, 256 * KIB, MIB, 2 * MIB, 4 * MIB, 8 * MIB];
+            let rows = lengths.map(|length| times(network, &incast(length, 1), INCAST, SEEDS));
+            Ok(json!({ "network": network, "incast": rows }))
+        }
+        "persistent" => Ok(json!({ "persistent": [persistent(network, 500)] })),
+        "racks" => Ok(json!({ "racks": [times(network, &racks(), FLOWS, SEEDS)] })),
+        _ => Err(format!("there is no experiment {name}")),
     }
 }
 
-/// Returns the minimum time that messages take over one link of a server. It includes the time until the first packet arrives and
-/// is acknowledged on an idle network.
-fn ideal(messages: u64, length: u32) -> Duration {
-    let packets = u64::from(length.div_ceil(MSS));
-    let bytes = messages * (u64::from(length) + packets * u64::from(HEADER));
-    // Time until the first packet is queued at the last link, and until its acknowledgement arrives.
-    let way = |bytes: u32| f64::from(bytes) * 8e-9 * (1.0 / LINK_GBPS + 2.0 / UPLINK_GBPS);
-    let ack = way(HEADER) + f64::from(HEADER) * 8e-9 / LINK_GBPS;
-    let delays = 2.0 * network().delay_us * 1e-6;
-    let link = bytes as f64 * 8e-9 / LINK_GBPS;
-    Duration::from_secs_f64(way(length.min(MSS) + HEADER) + link + ack + delays)
+/// Returns the flows from each server of a rack to those of the other.
+fn racks() -> Vec<Flow> {
+    let flow = |flow| {
+        let (server, program) = (flow % SERVERS, flow / SERVERS);
+        let to = (
+            SERVERS + program % SERVERS,
+            server + program / SERVERS * SERVERS,
+        );
+        Flow::new((server, program), to, 2 * MIB)
+    };
+    (0..SERVERS * FLOWS).map(flow).collect()
 }
 
-/// The three experiments.
-pub(crate) fn all() -> Value {
+/// Returns flows to one server of the other rack.
+fn incast(length: u32, messages: u32) -> Vec<Flow> {
+    let flow = |flow| Flow {
+        messages,
+        ..Flow::new((flow % SENDERS, flow / SENDERS), (SERVERS, flow), length)
+    };
+    (0..INCAST).map(flow).collect()
+}
+
+/// Starts flows at the same time, with `seeds` seeds. Returns the distribution of their times, relative to the ideal one of `together` flows.
+fn times(network: &Settings, flows: &[Flow], together: usize, seeds: u64) -> Value {
+    let length = flows[0].length;
+    let ideal = ideal(together, length);
+    let mut times = Vec::new();
+    for seed in 1..=seeds {
+        let mut cluster = Cluster::new(network, seed, 2 * SERVERS, flows.to_vec());
+        cluster.run(LONG, |at, _| {
+            times.push(at.as_secs_f64() / ideal.as_secs_f64())
+        });
+    }
+    times.sort_by(f64::total_cmp);
+    let part = |percent: usize| round(times[(times.len() - 1) * percent / 100]);
     json!({
-        "network": network(),
-        "incast": incast(),
-        "persistent": persistent(),
-        "racks": racks(),
+        "transport": "srd",
+        "bytes": length,
+        "ideal_us": round(ideal.as_secs_f64() * 1e6),
+        "median": part(50),
+        "mean": round(times.iter().sum::<f64>() / times.len() as f64),
+        "max": part(100),
+        "cdf": (0..=100).map(part).collect::<Vec<_>>(),
     })
 }
 
-/// Flows to one server of the other rack, which all start at the same time.
-pub(crate) fn incast() -> Value {
-    let lengths = [64 * KIB, 256 * KIB, MIB, 2 * MIB, 4 * MIB, 8 * MIB];
-    let rows = lengths
-        .into_iter()
-        .flat_map(|length| TRANSPORTS.map(|transport| incast_of(transport, SEEDS, length).json()));
-    rows.collect::<Vec<_>>().into()
-}
-
-fn incast_of(transport: Transport, seeds: RangeInclusive<u64>, length: u32) -> Times {
-    let flow = |flow| Flow::once(flow % SENDERS, SERVERS, length);
-    let flows: Vec<_> = (0..INCAST).map(flow).collect();
-    transport.times(seeds, &flows, ideal(INCAST as u64, length))
-}
-
-/// 16 flows from each server of one rack to those of the other.
-pub(crate) fn racks() -> Value {
-    TRANSPORTS
-        .map(|transport| racks_of(transport, SEEDS).json())
-        .to_vec()
-        .into()
-}
-
-fn racks_of(transport: Transport, seeds: RangeInclusive<u64>) -> Times {
-    const FLOWS: usize = 16;
-    let flow = |flow| {
-        let to = SERVERS + flow / SERVERS % SERVERS;
-        Flow::once(flow % SERVERS, to, 2 * MIB)
-    };
-    let flows: Vec<_> = (0..SERVERS * FLOWS).map(flow).collect();
-    transport.times(seeds, &flows, ideal(FLOWS as u64, 2 * MIB))
-}
-
-/// An incast that never ends: the rate of each flow over time.
-pub(crate) fn persistent() -> Value {
-    const TIME: Duration = Duration::from_millis(500);
-    const STEP: Duration = Duration::from_millis(10);
-    let gbps = |bytes: &u64| round(*bytes as f64 * 8e-9 / STEP.as_secs_f64());
-    let of_transport = |transport: Transport| {
-        let bytes = persistent_of(transport, TIME, STEP);
-        let of_flow = |bytes: Vec<u64>| bytes.iter().map(gbps).collect::<Vec<_>>();
-        json!({
-            "transport": transport.name(),
-            "step_ms": STEP.as_millis() as u64,
-            "gbps": bytes.into_iter().map(of_flow).collect::<Vec<_>>(),
-        })
-    };
-    TRANSPORTS.map(of_transport).to_vec().into()
-}
-
-/// Returns the bytes of each flow that arrive in each step.
-fn persistent_of(transport: Transport, time: Duration, step: Duration) -> Vec<Vec<u64>> {
-    let flow = |flow| Flow {
-        messages: 1 << 30,
-        ..Flow::once(flow % SENDERS, SERVERS, 64 * KIB)
-    };
-    let flows: Vec<_> = (0..INCAST).map(flow).collect();
-    let steps = (time.as_nanos() / step.as_nanos()) as usize;
-    let mut bytes = vec![vec![0; steps]; INCAST];
-    for arrived in transport.run(1, &flows, time) {
-        let at = (arrived.at.as_nanos() / step.as_nanos()) as usize;
-        if at < steps {
-            bytes[arrived.flow][at] += arrived.bytes;
+/// Returns the rate of each flow of an incast that does not end, over `ms` milliseconds.
+fn persistent(network: &Settings, ms: u64) -> Value {
+    const STEP: u64 = 10;
+    const LENGTH: u32 = 64 * KIB;
+    let mut gbps = vec![vec![0.0; (ms / STEP) as usize]; INCAST];
+    let mut cluster = Cluster::new(network, 1, 2 * SERVERS, incast(LENGTH, u32::MAX));
+    cluster.run(Duration::from_millis(ms), |at, flow| {
+        if let Some(rate) = gbps[flow].get_mut(at.as_millis() as usize / STEP as usize) {
+            *rate = round(*rate + f64::from(LENGTH) * 8e-6 / STEP as f64);
         }
-    }
-    bytes
+    });
+    json!({ "transport": "srd", "step_ms": STEP, "gbps": gbps })
 }
 
-/// Each of `devices` devices sends a message to each other device.
-pub(crate) fn all_to_all(devices: usize) -> Value {
+/// Each of `devices` devices sends a message to each other one.
+pub(crate) fn all_to_all(devices: usize) -> Result<Value, String> {
     const LENGTH: u32 = 8 * KIB;
+    let messages = devices.saturating_mul(devices.saturating_sub(1));
+    let needed = devices
+        .saturating_mul(DEVICE)
+        .saturating_add(messages.saturating_mul(CONNECTION))
+        >> 20;
+    let available = proc_number("/proc/meminfo", "MemAvailable:") >> 10;
+    if messages == 0 || needed > available {
+        return Err(format!(
+            "{devices} devices need about {needed} MiB of memory, but {available} MiB are available"
+        ));
+    }
     let begun = Instant::now();
-    let to = |from: usize| (1..devices).map(move |other| (from, (from + other) % devices));
-    let flows: Vec<_> = (0..devices)
-        .flat_map(to)
-        .map(|(from, to)| Flow::once(from, to, LENGTH))
-        .collect();
+    let to = |from| {
+        (1..devices).map(move |other| Flow::new((from, 0), ((from + other) % devices, 0), LENGTH))
+    };
     let network = Settings {
         rack: 32,
         path_gbps: LINK_GBPS,
-        ..network()
+        ..network("{}")?
     };
-    let mut cluster = Cluster::new(&network, 1, devices, &flows, Share::Device);
+    let mut cluster = Cluster::new(&network, 1, devices, (0..devices).flat_map(to).collect());
     let set_up = begun.elapsed();
-    let arrived = cluster.run(LONG);
-    assert_eq!(arrived.len(), flows.len());
-    let last = arrived.iter().map(|arrived| arrived.at).max();
-    let took = last.unwrap_or_default();
-    json!({
+    let mut took = Duration::ZERO;
+    cluster.run(LONG, |at, _| took = at);
+    let paths = cluster.net.fabric.paths();
+    Ok(json!({
         "devices": devices,
-        "messages": flows.len(),
+        "messages": messages,
         "bytes": LENGTH,
         "simulated_us": round(took.as_secs_f64() * 1e6),
-        "ideal_us": round(ideal(devices as u64 - 1, LENGTH).as_secs_f64() * 1e6),
-        "lost": cluster.lost(),
+        "ideal_us": round(ideal(devices - 1, LENGTH).as_secs_f64() * 1e6),
+        "lost": paths.iter().map(|path| path.lost).sum::<u64>(),
         "set_up_seconds": round(set_up.as_secs_f64()),
         "seconds": round(begun.elapsed().as_secs_f64()),
-        "cpu_seconds": cpu_seconds().map(round),
-        "peak_mib": peak_mib(),
-    })
+        "cpu_seconds": round(proc_number("/proc/self/schedstat", "") as f64 * 1e-9),
+        "peak_mib": proc_number("/proc/self/status", "VmHWM:") >> 10,
+    }))
 }
 
-/// Returns the peak memory of the program in MiB, as reported by Linux.
-fn peak_mib() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmHWM:"))?;
-    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
-    Some(kib >> 10)
+/// Returns the number that follows `name` in a file of Linux, or 0.
+pub(crate) fn proc_number(path: &str, name: &str) -> usize {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let rest = text.lines().find_map(|line| line.strip_prefix(name));
+    let number = rest.and_then(|rest| rest.split_whitespace().next());
+    number.and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
-/// Returns the CPU time of the program in seconds, as reported by Linux.
-fn cpu_seconds() -> Option<f64> {
-    let status = std::fs::read_to_string("/proc/self/schedstat").ok()?;
-    let ns: f64 = status.split_whitespace().next()?.parse().ok()?;
-    Some(ns * 1e-9)
-}
-
-fn round(value: f64) -> f64 {
+pub(crate) fn round(value: f64) -> f64 {
     (value * 1e3).round() / 1e3
 }
 
@@ -279,53 +205,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_incast_takes_no_longer_than_the_link_needs() {
-        for length in [64 * KIB, 256 * KIB, 2 * MIB] {
-            let times = incast_of(Transport::Srd, 1..=1, length);
-            assert_eq!(times.times.len(), INCAST);
-            let most = times.part(100);
-            // A time below the ideal one would show an error in one of them.
-            assert!((0.99..=1.05).contains(&most), "{length}: {most}");
-        }
-    }
-
-    #[test]
-    fn flows_between_racks_do_not_wait_for_each_other() {
-        let srd = racks_of(Transport::Srd, 1..=1);
-        let (median, most) = (srd.part(50), srd.part(100));
-        let mean = racks_of(Transport::Tcp, 1..=1).mean();
-        assert!(median <= 1.15 && most < mean, "{median}, {most}, {mean}");
-        // Connections that each keep to one path would take longer than this.
-        assert!(most <= 1.1, "{most}");
-    }
-
-    #[test]
-    fn tcp_loses_packets_in_an_incast() {
-        let most = incast_of(Transport::Tcp, 1..=1, 2 * MIB).part(100);
-        assert!((3.0..=20.0).contains(&most), "{most}");
-    }
-
-    #[test]
-    fn flows_of_an_incast_share_the_link_fairly() {
-        let (time, step) = (Duration::from_millis(60), Duration::from_millis(20));
-        let bytes = persistent_of(Transport::Srd, time, step);
-        let last = bytes.iter().map(|bytes| bytes[2]);
-        let fair = last.clone().sum::<u64>() as f64 / INCAST as f64;
-        assert!(fair * INCAST as f64 * 8.0 > 0.97 * LINK_GBPS * 1e9 * step.as_secs_f64());
-        for bytes in last {
-            let part = bytes as f64 / fair;
-            assert!((0.75..=1.25).contains(&part), "{part}");
-        }
+    fn an_incast_takes_little_longer_than_the_link() {
+        let row = times(&network("{}").unwrap(), &incast(256 * KIB, 1), INCAST, 1);
+        let most = row["max"].as_f64().unwrap();
+        // No time is below that of the payload.
+        assert!((1.0..=1.25).contains(&most), "{most}");
     }
 
     #[test]
     fn all_devices_reach_all_others() {
-        let results = all_to_all(40);
+        let results = all_to_all(40).unwrap();
         assert_eq!(
             (&results["messages"], &results["lost"]),
             (&json!(40 * 39), &json!(0))
         );
-        let took = results["simulated_us"].as_f64().unwrap();
-        assert!(took < 1.5 * results["ideal_us"].as_f64().unwrap(), "{took}");
+        let error = all_to_all(1 << 24).unwrap_err();
+        assert!(error.contains("16777216 devices need about"), "{error}");
     }
 }

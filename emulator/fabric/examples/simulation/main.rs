@@ -1,39 +1,46 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
 //! Experiments with the emulated devices and their transport under a simulated clock, so that results do not depend on the
-//! machine. TCP runs on the same network, for comparison with SRD.
+//! machine. Each prints JSON:
 //!
-//! `simulation [incast|persistent|racks|all-to-all [DEVICES]]` prints JSON; without arguments, the first three.
+//! - `simulation incast|persistent|racks [SETTINGS]`: those of a paper. SETTINGS is a JSON object that changes the network.
+//! - `simulation all-to-all DEVICES`: a message from each device to each other one.
+//! - `simulation once MESSAGES`: each message arrives once, on a network with all faults.
 
 #![forbid(unsafe_code)]
 
-mod devices;
+mod cluster;
 mod experiments;
-mod tcp;
-mod traffic;
+mod once;
 
-use std::process::ExitCode;
+use std::{env, process::ExitCode};
 
-fn main() -> ExitCode {
-    let arguments: Vec<_> = std::env::args().skip(1).collect();
-    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
-    let results = match arguments[..] {
-        [] => experiments::all(),
-        ["incast"] => experiments::incast(),
-        ["persistent"] => experiments::persistent(),
-        ["racks"] => experiments::racks(),
-        ["all-to-all"] => experiments::all_to_all(1024),
-        ["all-to-all", devices] => match devices.parse() {
-            Ok(devices) => experiments::all_to_all(devices),
-            Err(_) => return usage(),
-        },
-        _ => return usage(),
+use serde_json::Value;
+
+fn run(arguments: &[&str]) -> Result<Value, String> {
+    let count = |text: &str| {
+        text.parse::<u32>()
+            .map_err(|_| format!("{text} is no number"))
     };
-    println!("{results:#}");
-    ExitCode::SUCCESS
+    match arguments {
+        ["all-to-all", devices] => experiments::all_to_all(count(devices)? as usize),
+        ["once", messages] => Ok(once::once(count(messages)?)),
+        [experiment, changes @ ..] if changes.len() < 2 => {
+            let changes = changes.first().unwrap_or(&"{}");
+            experiments::of_paper(experiment, &experiments::network(changes)?)
+        }
+        _ => Err("usage: simulation EXPERIMENT [ARGUMENT]".into()),
+    }
 }
 
-fn usage() -> ExitCode {
-    eprintln!("usage: simulation [incast|persistent|racks|all-to-all [DEVICES]]");
-    ExitCode::from(2)
+fn main() -> ExitCode {
+    let arguments: Vec<_> = env::args().skip(1).collect();
+    match run(&arguments.iter().map(String::as_str).collect::<Vec<_>>()) {
+        Ok(results) => println!("{results:#}"),
+        Err(error) => {
+            eprintln!("simulation: {error}");
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
 }

@@ -33,6 +33,7 @@ pub struct Computer {
 pub struct Pages {
     parts: Vec<(Arc<Page>, Range<usize>)>,
     address: u64,
+    is_blank: bool,
     stuck: Arc<RwLock<()>>,
 }
 
@@ -73,8 +74,10 @@ impl Guest for Computer {
         let mut pages = Pages {
             parts: Vec::new(),
             address: segments.first().map_or(0, |segment| segment.address),
+            is_blank: self.world.is_blank,
             stuck: Arc::clone(&self.stuck),
         };
+        let segments = if pages.is_blank { &[] } else { segments };
         for segment in segments {
             let length = segment.length as usize;
             let error = DmaError {
@@ -110,7 +113,7 @@ impl Pages {
 
     fn check(&self, length: usize) {
         let own: usize = self.parts.iter().map(|(_, range)| range.len()).sum();
-        assert_eq!(own, length, "at {:#x}", self.address);
+        assert!(self.is_blank || own == length, "at {:#x}", self.address);
     }
 }
 

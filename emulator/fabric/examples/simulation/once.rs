@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Each message arrives once: many messages on a network with all faults.
+
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
+
+use efa_fabric::{PathSettings, PortId, Settings};
+use efa_hw::{admin::qp::QpType, io::CompStatus, stats::NetworkStats};
+use efa_model::Profile;
+use efa_testing::{
+    net::{ALL_PERMISSIONS, Net, Send},
+    qp::{Shape, status},
+};
+use serde_json::{Value, json};
+
+use crate::experiments::{proc_number, round};
+
+/// Entries of each queue.
+const DEPTH: u16 = 256;
+
+/// Number of times that another path dies, and then, all do for a while.
+const DEATHS: u32 = 8;
+
+/// Sends `messages` messages. Packets are lost, duplicated and reordered. Paths die.
+///
+/// # Panics
+///
+/// A message does not arrive, or arrives twice.
+pub(crate) fn once(messages: u32) -> Value {
+    let begun = Instant::now();
+    let mut settings = Settings {
+        paths: 8,
+        delay_us: 5.0,
+        jitter_us: 20.0,
+        loss: 0.01,
+        duplicate: 0.01,
+        ..Settings::default()
+    };
+    let mut net = Net::new(&[Profile::Efa3; 2], settings.clone());
+    let shape = Shape {
+        depths: [DEPTH; 2],
+        ..Shape::new(QpType::Srd, 64)
+    };
+    let [mut from, mut to] = [0, 1].map(|port| {
+        net.world(PortId(port), |world| world.is_blank = true);
+        net.qp_of(port, shape)
+    });
+    net.introduce(&mut from, &mut to);
+    let region = net.physical_region(&to, 1 << 40, 64, ALL_PERMISSIONS);
+    let buffer = [(region.iova, 64, region.lkey)];
+    let (mut posted, mut completed, mut receives) = (0, 0, 0);
+    // All lower numbers have arrived, and these.
+    let (mut floor, mut above) = (0, BTreeSet::new());
+    let mut dead: u32 = 0;
+    while floor < messages {
+        if dead < DEATHS && posted >= messages / DEATHS * dead {
+            settings.path = vec![PathSettings::default(); 8];
+            settings.path[dead as usize].down = true;
+            dead += 1;
+            let all = PathSettings {
+                down: true,
+                ..PathSettings::default()
+            };
+            let path = vec![all; 7]
+                .into_iter()
+                .chain([PathSettings::default()])
+                .collect();
+            net.fabric.set(Settings {
+                path,
+                loss: 1.0,
+                ..settings.clone()
+            });
+            net.run_for(Duration::from_millis(300));
+            net.fabric.set(settings.clone());
+        }
+        net.driver(to.port, |driver| {
+            while receives < DEPTH {
+                to.put_receives(&driver.world, &buffer);
+                receives += 1;
+            }
+            to.ring_receive(driver);
+        });
+        while posted < messages && posted - completed < u32::from(DEPTH) {
+            let send = Send {
+                immediate: Some(posted),
+                peer_qp: to.number,
+                ..Send::default()
+            };
+            net.put(&mut from, &send);
+            posted += 1;
+        }
+        net.ring_send(&from);
+        net.run_for(Duration::from_micros(10));
+        while let Some(completion) = net.poll(&mut from) {
+            assert_eq!(status(&completion), CompStatus::Ok);
+            completed += 1;
+        }
+        while let Some(completion) = net.poll(&mut to) {
+            let number = completion.imm;
+            let is_new = number >= floor && above.insert(number);
+            assert!(
+                is_new && number < messages,
+                "message {number} arrived twice"
+            );
+            receives -= 1;
+            while above.remove(&floor) {
+                floor += 1;
+            }
+        }
+    }
+    // Late packets.
+    net.run_for(Duration::from_secs(1));
+    assert!(net.poll(&mut to).is_none(), "a message arrived twice");
+    let paths = net.fabric.paths();
+    let stats: NetworkStats = net.driver(from.port, |driver| driver.statistics().unwrap());
+    let seconds = begun.elapsed().as_secs_f64();
+    json!({
+        "messages": messages,
+        "packets": paths.iter().map(|path| path.packets).sum::<u64>(),
+        "lost": paths.iter().map(|path| path.lost).sum::<u64>(),
+        "sent_again": stats.retrans_pkts,
+        "deaths": dead,
+        "seconds": round(seconds),
+        "messages_per_second": (f64::from(messages) / seconds).round(),
+        "peak_mib": proc_number("/proc/self/status", "VmHWM:") >> 10,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_network_duplicates_packets() {
+        let (mut net, mut from, to) = Net::pair(Settings {
+            delay_us: 5.0,
+            duplicate: 1.0,
+            ..Settings::default()
+        });
+        let [here, there] = [&from, &to].map(|qp| net.region(qp, 1, 0));
+        let write = Send::write(&to, &here, &there, 100);
+        assert_eq!(net.outcome(&mut from, &write), CompStatus::Ok);
+        // Two packets, and an acknowledgement of each.
+        let packets = net.fabric.paths().into_iter().map(|path| path.packets);
+        assert_eq!(packets.sum::<u64>(), 4);
+    }
+
+    #[test]
+    fn each_message_arrives_once() {
+        let results = once(2000);
+        assert_eq!(results["deaths"], DEATHS);
+        assert!(results["lost"].as_u64() > Some(100), "{results}");
+    }
+}
