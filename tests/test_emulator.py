@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Attacks on the emulator, for LENGTH seconds each; many messages, each of which arrives once; the dissector of its captures; its installation by cargo; its crates."""
+"""Attacks on the emulator, for LENGTH seconds each; LENGTH messages; the dissector of its captures; its installation; its crates."""
 
 import os
 from pathlib import Path
@@ -37,7 +37,7 @@ def test_attack(request):
 
 @pytest.mark.needs("bench-emulator")
 def test_once(request):
-    """LENGTH messages arrive once each: packets are lost, duplicated and reordered, paths die, and for a while all but one."""
+    """LENGTH messages arrive once each. Packets are lost, duplicated and reordered, and paths die: one after the other, and all."""
     program = BUILT / "bench-emulator/examples/simulation"
     print(succeeds([program, "once", str(request.config.option.length or 1_000_000)]))
 

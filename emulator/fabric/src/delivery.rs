@@ -204,14 +204,9 @@ impl<G: Guest> Transfer<'_, G> {
             return;
         }
         // An acknowledgement that cannot be sent counts as lost.
-        let Ok(sent) = self
-            .wire
-            .network
-            .send(self.now, (from.0, to.0), packet.path, load, packet)
-        else {
-            return;
-        };
-        let Some(packet) = sent.arrived else {
+        let (network, ends) = (&self.wire.network, (from.0, to.0));
+        let sent = network.send(self.now, ends, packet.path, load, packet);
+        let Ok((_, Some(packet))) = sent else {
             return;
         };
         let processed = self.with_sender(|state| {

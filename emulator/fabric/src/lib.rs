@@ -45,7 +45,7 @@ pub use capture::{Record, RecordKind, Tap};
 pub use fabric::{Fabric, Runs};
 pub use links::{JoinError, Link, LinkId, Newcomer, Session};
 pub use memory::{Access, CopyError, Guest, Memory, Pinned, Pins, Unpinned};
-pub use network::{Load, Network, NoPath, PathCounters, Sent};
+pub use network::PathCounters;
 pub use packet::{Address, Frame, LINK_VERSION, PortId};
 pub use quota::{Permit, Quota};
 pub use settings::{Denied, PathSettings, Settings};

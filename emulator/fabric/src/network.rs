@@ -7,8 +7,7 @@
 //! the uplink of the sender's rack, and the downlink of the receiver's rack.
 
 use std::{
-    cmp::{Ordering, Reverse},
-    collections::BinaryHeap,
+    collections::BTreeMap,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering as Atomic},
@@ -40,31 +39,20 @@ pub struct PathCounters {
 
 /// Unit of transmission: a packet, or several packets of one message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Load {
+pub(crate) struct Load {
     /// Number of packets.
-    pub packets: u32,
+    pub(crate) packets: u32,
     /// Their payload in bytes.
-    pub bytes: u32,
+    pub(crate) bytes: u32,
 }
 
 /// All paths are down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoPath;
-
-/// Result of sending a packet.
-#[derive(Debug)]
-pub struct Sent<P> {
-    /// Time at which the packet's last byte leaves the sender.
-    pub left: Duration,
-    /// The packet, if it has already arrived.
-    pub arrived: Option<P>,
-}
+pub(crate) struct NoPath;
 
 /// A network that carries packets of type `P`.
-///
-/// [`Fabric`](crate::Fabric) contains one. It can be used alone, to compare other transports on the same network.
 #[derive(Debug)]
-pub struct Network<P> {
+pub(crate) struct Network<P> {
     settings: ArcSwap<Settings>,
     /// Counters of [`Settings::MAX_PATHS`] paths.
     counters: Box<[Counters]>,
@@ -93,8 +81,8 @@ struct State<P> {
     /// Links of the paths. With racks, each rack has an uplink and a downlink per path.
     paths: Vec<Link>,
     down: Vec<Link>,
-    /// Packets in transit.
-    moving: BinaryHeap<Reverse<Moving<P>>>,
+    /// Packets in transit, by the time of their next stage and a number.
+    moving: BTreeMap<(Duration, u64), Box<Moving<P>>>,
     sequence: u64,
 }
 
@@ -108,15 +96,12 @@ struct Link {
 /// A packet in transit.
 #[derive(Debug)]
 struct Moving<P> {
-    at: Duration,
-    sequence: u64,
     next: Stage,
     /// The racks of its sender and receiver, if it uses a path.
     racks: Option<(usize, usize)>,
     to: usize,
     path: u16,
-    packets: u32,
-    bytes: u32,
+    load: Load,
     packet: P,
 }
 
@@ -128,26 +113,6 @@ enum Stage {
     Descent,
     Receiver,
     Arrival,
-}
-
-impl<P> PartialEq for Moving<P> {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl<P> Eq for Moving<P> {}
-
-impl<P> PartialOrd for Moving<P> {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl<P> Ord for Moving<P> {
-    fn cmp(&self, other: &Self) -> Ordering {
-        (self.at, self.sequence).cmp(&(other.at, other.sequence))
-    }
 }
 
 impl Link {
@@ -174,11 +139,11 @@ impl Link {
 }
 
 impl<P> Network<P> {
-    /// Maximum memory per packet in transit, in bytes: the capacity of the heap is at most twice its length.
-    pub(crate) const KEPT: usize = 2 * size_of::<Moving<P>>();
+    /// Maximum memory per packet in transit, in bytes: an allocation, and its part of a node of a tree, which is at least half full.
+    pub(crate) const KEPT: usize = size_of::<Moving<P>>() + 32 + 96;
 
     /// Creates a network without ports. The same seed gives the same losses and delays.
-    pub fn new(settings: Settings, seed: u64) -> Self {
+    pub(crate) fn new(settings: Settings, seed: u64) -> Self {
         let paths = usize::from(Settings::MAX_PATHS);
         Self {
             settings: ArcSwap::from_pointee(settings),
@@ -188,14 +153,14 @@ impl<P> Network<P> {
                 up: Vec::new(),
                 paths: Vec::new(),
                 down: Vec::new(),
-                moving: BinaryHeap::new(),
+                moving: BTreeMap::new(),
                 sequence: 0,
             }),
         }
     }
 
     /// Sets the number of ports, which are numbered from 0.
-    pub fn set_ports(&self, ports: usize) {
+    pub(crate) fn set_ports(&self, ports: usize) {
         let mut state = self.state.lock();
         state.up.resize(ports, Link::default());
         state.down.resize(ports, Link::default());
@@ -229,7 +194,7 @@ impl<P> Network<P> {
 
     /// Decides at random whether a packet is duplicated.
     pub(crate) fn duplicates(&self) -> bool {
-        let part = self.settings.read().duplicate;
+        let part = self.settings().duplicate;
         part > 0.0 && self.state.lock().random.f64() < part
     }
 
@@ -251,23 +216,16 @@ impl<P> Network<P> {
         }
     }
 
-    /// Sends a packet, or several as one, from one port to another.
-    ///
-    /// # Errors
-    ///
-    /// The packet uses a path, and all paths are down.
-    ///
-    /// # Panics
-    ///
-    /// There is no such port.
-    pub fn send(
+    /// Sends a packet, or several as one, from one port to another. Returns the time at which its last byte leaves the sender, and
+    /// the packet, if it has already arrived. Fails if the packet uses a path, and all paths are down.
+    pub(crate) fn send(
         &self,
         now: Duration,
         (from, to): (usize, usize),
         path: u16,
         load: Load,
         packet: P,
-    ) -> Result<Sent<P>, NoPath> {
+    ) -> Result<(Duration, Option<P>), NoPath> {
         let Load { packets, bytes } = load;
         let settings = self.settings();
         let path = path % settings.paths.max(1);
@@ -280,10 +238,7 @@ impl<P> Network<P> {
             counters.add(load);
         }
         if settings.is_ideal() {
-            return Ok(Sent {
-                left: now,
-                arrived: Some(packet),
-            });
+            return Ok((now, Some(packet)));
         }
         let mut state = self.state.lock();
         let (loss, is_down, delay) = match racks {
@@ -302,10 +257,7 @@ impl<P> Network<P> {
             if racks.is_some() {
                 counters.lost.fetch_add(packets.into(), Atomic::Relaxed);
             }
-            return Ok(Sent {
-                left,
-                arrived: None,
-            });
+            return Ok((left, None));
         }
         let limited = settings.has_rate();
         let jitter = match settings.jitter_us {
@@ -314,15 +266,9 @@ impl<P> Network<P> {
         };
         let delay = delay + jitter;
         if !limited && delay.is_zero() {
-            return Ok(Sent {
-                left,
-                arrived: Some(packet),
-            });
+            return Ok((left, Some(packet)));
         }
-        state.sequence += 1;
         let moving = Moving {
-            at: left + delay,
-            sequence: state.sequence,
             next: match racks {
                 _ if !limited => Stage::Arrival,
                 Some(_) => Stage::Path,
@@ -331,52 +277,57 @@ impl<P> Network<P> {
             racks,
             to,
             path,
-            packets,
-            bytes,
+            load,
             packet,
         };
-        state.moving.push(Reverse(moving));
-        Ok(Sent {
-            left,
-            arrived: None,
-        })
+        state.sequence += 1;
+        let at = (left + delay, state.sequence);
+        state.moving.insert(at, Box::new(moving));
+        Ok((left, None))
     }
 
     /// Takes the next packet that has arrived.
-    pub fn receive(&self, now: Duration) -> Option<P> {
+    pub(crate) fn receive(&self, now: Duration) -> Option<P> {
         let settings = self.settings();
         let mut state = self.state.lock();
-        while state.moving.peek().is_some_and(|next| next.0.at <= now) {
-            let Reverse(moving) = state.moving.pop()?;
+        while let Some(first) = state.moving.first_entry() {
+            let (at, sequence) = *first.key();
+            if at > now {
+                break;
+            }
+            let mut moving = first.remove();
             if moving.next == Stage::Arrival {
                 return Some(moving.packet);
             }
-            let path = usize::from(moving.path);
-            let (packets, racks) = (moving.packets, moving.racks);
-            if let Some(moving) = state.advance(&settings, moving) {
-                state.moving.push(Reverse(moving));
-            } else if racks.is_some() {
-                self.counters[path]
-                    .lost
-                    .fetch_add(packets.into(), Atomic::Relaxed);
+            if let Some(at) = state.advance(&settings, at, &mut moving) {
+                state.moving.insert((at, sequence), moving);
+            } else if moving.racks.is_some() {
+                let lost = &self.counters[usize::from(moving.path)].lost;
+                lost.fetch_add(moving.load.packets.into(), Atomic::Relaxed);
             }
         }
         None
     }
 
     /// Returns the time at which the next packet arrives, or reaches its next stage.
-    pub fn next_due(&self) -> Option<Duration> {
-        self.state.lock().moving.peek().map(|next| next.0.at)
+    pub(crate) fn next_due(&self) -> Option<Duration> {
+        let state = self.state.lock();
+        state.moving.first_key_value().map(|((at, _), _)| *at)
     }
 }
 
 impl<P> State<P> {
-    /// Moves a packet to its next stage. Returns `None` if the packet is dropped because a buffer is full.
-    fn advance(&mut self, settings: &Settings, mut moving: Moving<P>) -> Option<Moving<P>> {
+    /// Moves a packet to its next stage; returns its time, or `None` if the packet is dropped because a buffer is full.
+    fn advance(
+        &mut self,
+        settings: &Settings,
+        at: Duration,
+        moving: &mut Moving<P>,
+    ) -> Option<Duration> {
         let (path, racks) = (moving.path, moving.racks.unwrap_or_default());
         let path_rate = (settings.path_gbps, Duration::ZERO);
         let (link, rate, next) = match moving.next {
-            Stage::Arrival => return Some(moving),
+            Stage::Arrival => return Some(at),
             Stage::Path if settings.rack > 0 => {
                 let link = self.path(2 * racks.0, path);
                 (link, path_rate, Stage::Descent)
@@ -391,9 +342,8 @@ impl<P> State<P> {
                 (link, settings.card(), Stage::Arrival)
             }
         };
-        moving.at = link.take(moving.at, moving.bytes, rate, settings.buffer_kib)?;
         moving.next = next;
-        Some(moving)
+        link.take(at, moving.load.bytes, rate, settings.buffer_kib)
     }
 
     /// Returns the link of a path in a direction: twice the rack's number, plus 1 for a downlink.
@@ -421,7 +371,7 @@ mod tests {
         network.set_ports(8);
         for (number, (ends, path)) in sent.iter().enumerate() {
             let sent = network.send(Duration::ZERO, *ends, *path, LOAD, number);
-            assert!(sent.unwrap().arrived.is_none());
+            assert!(sent.unwrap().1.is_none());
         }
         let mut at = vec![0; sent.len()];
         while let Some(now) = network.next_due() {

@@ -2,7 +2,7 @@
 
 //! Settings of the network.
 
-use std::{net::Ipv6Addr, time::Duration};
+use std::{net::Ipv6Addr, ops::RangeInclusive, time::Duration};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -147,44 +147,22 @@ impl Settings {
                 Self::MAX_PATHS
             ));
         }
-        let parts = [
-            ("loss", Some(self.loss)),
-            ("duplicate", Some(self.duplicate)),
-            ("flip", Some(self.flip)),
-        ];
-        let delays = [
-            ("delay_us", Some(self.delay_us)),
-            ("jitter_us", Some(self.jitter_us)),
-            ("packet_ns", Some(self.packet_ns)),
-        ];
-        let path_parts = self.path.iter().map(|path| ("loss of a path", path.loss));
-        let path_delays = self
-            .path
-            .iter()
-            .map(|path| ("delay_us of a path", path.delay_us));
-        for (name, value) in parts.into_iter().chain(path_parts) {
-            if value.is_some_and(|value| !(0.0..=1.0).contains(&value)) {
-                return Err(format!("{name} must be between 0 and 1"));
-            }
-        }
-        for (name, value) in delays.into_iter().chain(path_delays) {
-            if value.is_some_and(|value| !(0.0..=Self::MAX_DELAY_US).contains(&value)) {
-                return Err(format!(
-                    "{name} must be between 0 and {}",
-                    Self::MAX_DELAY_US
-                ));
-            }
-        }
+        let delays = 0.0..=Self::MAX_DELAY_US;
+        within("loss", [self.loss], 0.0..=1.0)?;
+        within("duplicate", [self.duplicate], 0.0..=1.0)?;
+        within("flip", [self.flip], 0.0..=1.0)?;
+        let of_paths = self.path.iter().filter_map(|path| path.loss);
+        within("loss of a path", of_paths, 0.0..=1.0)?;
+        within("delay_us", [self.delay_us], delays.clone())?;
+        within("jitter_us", [self.jitter_us], delays.clone())?;
+        within("packet_ns", [self.packet_ns], delays.clone())?;
+        let of_paths = self.path.iter().filter_map(|path| path.delay_us);
+        within("delay_us of a path", of_paths, delays)?;
+        within("silence_s", [self.silence_s], 0.1..=Self::MAX_SILENCE_S)?;
         for (name, rate) in [("link_gbps", self.link_gbps), ("path_gbps", self.path_gbps)] {
             if !(rate == 0.0 || (1e-6..=1e6).contains(&rate)) {
                 return Err(format!("{name} must be 0 or between 0.000001 and 1000000"));
             }
-        }
-        if !(0.1..=Self::MAX_SILENCE_S).contains(&self.silence_s) {
-            return Err(format!(
-                "silence_s must be between 0.1 and {}",
-                Self::MAX_SILENCE_S
-            ));
         }
         if self.path.len() > usize::from(self.paths) {
             return Err(format!(
@@ -224,16 +202,11 @@ impl Settings {
         let as_sent = |path: &PathSettings| {
             !path.down && path.delay_us.unwrap_or(0.0) == 0.0 && path.loss.unwrap_or(0.0) == 0.0
         };
-        let parts = [
-            self.delay_us,
-            self.jitter_us,
-            self.loss,
-            self.duplicate,
-            self.flip,
-        ];
+        let faults = [self.loss, self.duplicate, self.flip];
         !self.has_rate()
             && self.deny.is_empty()
-            && parts == [0.0; 5]
+            && [self.delay_us, self.jitter_us] == [0.0; 2]
+            && faults == [0.0; 3]
             && self.path.iter().all(as_sent)
     }
 
@@ -264,6 +237,21 @@ impl Settings {
             .get(usize::from(path))
             .and_then(|path| path.delay_us);
         micros(own.unwrap_or(self.delay_us))
+    }
+}
+
+/// Checks that values are within limits, or returns an error about this name.
+fn within(
+    name: &str,
+    values: impl IntoIterator<Item = f64>,
+    limits: RangeInclusive<f64>,
+) -> Result<(), String> {
+    match values.into_iter().all(|value| limits.contains(&value)) {
+        true => Ok(()),
+        false => {
+            let (least, most) = limits.into_inner();
+            Err(format!("{name} must be between {least} and {most}"))
+        }
     }
 }
 

@@ -243,11 +243,11 @@ impl Wire {
         let doubled = self.network.duplicates().then(|| packet.copy());
         let mut left = now;
         for packet in [Some(packet), doubled.flatten()].into_iter().flatten() {
-            let sent = self.network.send(now, ends, packet.path, load, packet)?;
-            if let Some(packet) = sent.arrived {
+            let arrived;
+            (left, arrived) = self.network.send(now, ends, packet.path, load, packet)?;
+            if let Some(packet) = arrived {
                 self.arrive(packet, woken);
             }
-            left = sent.left;
         }
         Ok(left)
     }

@@ -10,8 +10,11 @@ use efa_hw::{
     io::{CompStatus, OpType},
 };
 use efa_model::Profile;
-use efa_testing::net::{ALL_PERMISSIONS, DEPTH, Net, Qp, Region, Send};
-use efa_testing::qp;
+use efa_testing::{
+    net::{ALL_PERMISSIONS, DEPTH, Net, Qp, Region, Send},
+    qp,
+};
+use serde::Deserialize;
 
 /// Address and maximum length of the payload, which has no contents.
 const BUFFER: u64 = 1 << 40;
@@ -21,25 +24,25 @@ const LENGTH: u64 = 1 << 30;
 const POLL: Duration = Duration::from_micros(1);
 
 /// A program: a device's port, and the program's number there. It has a queue pair.
-pub(crate) type Program = (usize, usize);
+type Program = (usize, usize);
 
 /// Messages from one program to another, in sequence.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Deserialize)]
 pub(crate) struct Flow {
-    pub(crate) from: Program,
-    pub(crate) to: Program,
+    from: Program,
+    to: Program,
     /// Bytes of each message.
-    pub(crate) length: u32,
+    length: u32,
     /// Number of messages.
-    pub(crate) messages: u32,
+    messages: u32,
 }
 
 impl Flow {
-    /// Returns a flow of one message.
-    pub(crate) fn new(from: Program, to: Program, length: u32) -> Self {
+    /// Returns a flow of one message between the first programs of two devices.
+    pub(crate) fn new(from: usize, to: usize, length: u32) -> Self {
         Self {
-            from,
-            to,
+            from: (from, 0),
+            to: (to, 0),
             length,
             messages: 1,
         }

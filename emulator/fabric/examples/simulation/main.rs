@@ -1,46 +1,60 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Experiments with the emulated devices and their transport under a simulated clock, so that results do not depend on the
-//! machine. Each prints JSON:
+//! Simulations of the emulated devices and their transport. They have a simulated clock, so that results do not depend on the
+//! machine, and print JSON:
 //!
-//! - `simulation incast|persistent|racks [SETTINGS]`: those of a paper. SETTINGS is a JSON object that changes the network.
-//! - `simulation all-to-all DEVICES`: a message from each device to each other one.
+//! - `simulation flows EXPERIMENT`: flows between devices. EXPERIMENT is a JSON object: see [`Experiment`].
 //! - `simulation once MESSAGES`: each message arrives once, on a network with all faults.
 
 #![forbid(unsafe_code)]
 
 mod cluster;
-mod experiments;
+mod flows;
 mod once;
 
-use std::{env, process::ExitCode};
+use std::{env, fs, process::ExitCode};
 
-use serde_json::Value;
+use crate::flows::Experiment;
 
-fn run(arguments: &[&str]) -> Result<Value, String> {
-    let count = |text: &str| {
-        text.parse::<u32>()
-            .map_err(|_| format!("{text} is no number"))
+/// Runs a simulation; returns its results.
+fn run(arguments: &[String]) -> Result<String, String> {
+    let [kind, argument] = arguments else {
+        return Err("usage: simulation flows EXPERIMENT, or simulation once MESSAGES".into());
     };
-    match arguments {
-        ["all-to-all", devices] => experiments::all_to_all(count(devices)? as usize),
-        ["once", messages] => Ok(once::once(count(messages)?)),
-        [experiment, changes @ ..] if changes.len() < 2 => {
-            let changes = changes.first().unwrap_or(&"{}");
-            experiments::of_paper(experiment, &experiments::network(changes)?)
-        }
-        _ => Err("usage: simulation EXPERIMENT [ARGUMENT]".into()),
+    let text = |error: serde_json::Error| error.to_string();
+    if kind == "once" {
+        let messages = serde_json::from_str(argument).map_err(text)?;
+        return Ok(once::once(messages).to_string());
     }
+    let experiment: Experiment = serde_json::from_str(argument).map_err(text)?;
+    serde_json::to_string(&experiment.run()?).map_err(text)
 }
 
 fn main() -> ExitCode {
-    let arguments: Vec<_> = env::args().skip(1).collect();
-    match run(&arguments.iter().map(String::as_str).collect::<Vec<_>>()) {
-        Ok(results) => println!("{results:#}"),
+    match run(&env::args().skip(1).collect::<Vec<_>>()) {
+        Ok(results) => println!("{results}"),
         Err(error) => {
             eprintln!("simulation: {error}");
             return ExitCode::FAILURE;
         }
     }
     ExitCode::SUCCESS
+}
+
+/// Returns the number that follows `name` in a file of Linux, or 0.
+fn proc_number(path: &str, name: &str) -> usize {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let rest = text.lines().find_map(|line| line.strip_prefix(name));
+    let number = rest.and_then(|rest| rest.split_whitespace().next());
+    number.and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
+/// Returns the CPU time of the program in seconds.
+fn cpu_seconds() -> f64 {
+    proc_number("/proc/self/schedstat", "") as f64 * 1e-9
+}
+
+/// Returns the peak memory of the program in MiB.
+fn peak_mib() -> usize {
+    proc_number("/proc/self/status", "VmHWM:") >> 10
 }

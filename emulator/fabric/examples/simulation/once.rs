@@ -7,48 +7,34 @@ use std::{
     time::{Duration, Instant},
 };
 
-use efa_fabric::{PathSettings, PortId, Settings};
-use efa_hw::{admin::qp::QpType, io::CompStatus, stats::NetworkStats};
-use efa_model::Profile;
+use efa_fabric::{PathSettings, Settings};
+use efa_hw::{io::CompStatus, stats::NetworkStats};
 use efa_testing::{
-    net::{ALL_PERMISSIONS, Net, Send},
-    qp::{Shape, status},
+    net::{ALL_PERMISSIONS, DEPTH, Net, Send},
+    qp::status,
 };
 use serde_json::{Value, json};
 
-use crate::experiments::{proc_number, round};
+use crate::{cpu_seconds, peak_mib};
 
-/// Entries of each queue.
-const DEPTH: u16 = 256;
-
-/// Number of times that another path dies, and then, all do for a while.
+/// Number of paths. Each dies once, and at that time, all lose each packet for a while.
 const DEATHS: u32 = 8;
 
-/// Sends `messages` messages. Packets are lost, duplicated and reordered. Paths die.
-///
-/// # Panics
-///
-/// A message does not arrive, or arrives twice.
+/// Sends `messages` messages. Packets are lost, duplicated and reordered. Paths die. Panics if a message arrives twice.
 pub(crate) fn once(messages: u32) -> Value {
     let begun = Instant::now();
     let mut settings = Settings {
-        paths: 8,
+        paths: DEATHS as u16,
         delay_us: 5.0,
         jitter_us: 20.0,
         loss: 0.01,
         duplicate: 0.01,
         ..Settings::default()
     };
-    let mut net = Net::new(&[Profile::Efa3; 2], settings.clone());
-    let shape = Shape {
-        depths: [DEPTH; 2],
-        ..Shape::new(QpType::Srd, 64)
-    };
-    let [mut from, mut to] = [0, 1].map(|port| {
-        net.world(PortId(port), |world| world.is_blank = true);
-        net.qp_of(port, shape)
-    });
-    net.introduce(&mut from, &mut to);
+    let (mut net, mut from, mut to) = Net::pair(settings.clone());
+    for port in [from.port, to.port] {
+        net.world(port, |world| world.is_blank = true);
+    }
     let region = net.physical_region(&to, 1 << 40, 64, ALL_PERMISSIONS);
     let buffer = [(region.iova, 64, region.lkey)];
     let (mut posted, mut completed, mut receives) = (0, 0, 0);
@@ -57,22 +43,12 @@ pub(crate) fn once(messages: u32) -> Value {
     let mut dead: u32 = 0;
     while floor < messages {
         if dead < DEATHS && posted >= messages / DEATHS * dead {
-            settings.path = vec![PathSettings::default(); 8];
+            settings.path = vec![PathSettings::default(); DEATHS as usize];
             settings.path[dead as usize].down = true;
             dead += 1;
-            let all = PathSettings {
-                down: true,
-                ..PathSettings::default()
-            };
-            let path = vec![all; 7]
-                .into_iter()
-                .chain([PathSettings::default()])
-                .collect();
-            net.fabric.set(Settings {
-                path,
-                loss: 1.0,
-                ..settings.clone()
-            });
+            let mut outage = settings.clone();
+            outage.loss = 1.0;
+            net.fabric.set(outage);
             net.run_for(Duration::from_millis(300));
             net.fabric.set(settings.clone());
         }
@@ -93,18 +69,15 @@ pub(crate) fn once(messages: u32) -> Value {
             posted += 1;
         }
         net.ring_send(&from);
-        net.run_for(Duration::from_micros(10));
+        net.run_for(Duration::from_micros(50));
         while let Some(completion) = net.poll(&mut from) {
             assert_eq!(status(&completion), CompStatus::Ok);
             completed += 1;
         }
         while let Some(completion) = net.poll(&mut to) {
             let number = completion.imm;
-            let is_new = number >= floor && above.insert(number);
-            assert!(
-                is_new && number < messages,
-                "message {number} arrived twice"
-            );
+            let is_new = (floor..messages).contains(&number) && above.insert(number);
+            assert!(is_new, "message {number} arrived twice");
             receives -= 1;
             while above.remove(&floor) {
                 floor += 1;
@@ -123,9 +96,10 @@ pub(crate) fn once(messages: u32) -> Value {
         "lost": paths.iter().map(|path| path.lost).sum::<u64>(),
         "sent_again": stats.retrans_pkts,
         "deaths": dead,
-        "seconds": round(seconds),
+        "seconds": seconds,
+        "cpu_seconds": cpu_seconds(),
         "messages_per_second": (f64::from(messages) / seconds).round(),
-        "peak_mib": proc_number("/proc/self/status", "VmHWM:") >> 10,
+        "peak_mib": peak_mib(),
     })
 }
 
