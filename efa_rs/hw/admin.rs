@@ -161,7 +161,7 @@ layout! {
         /// Id of the command.
         command_id @ 0: CommandId,
         /// Operation, an [`Opcode`].
-        opcode @ 2: u8,
+        opcode @ 2: u8 as Opcode,
         /// Phase, and kind of the control buffer.
         flags @ 3: AqFlags,
     }
@@ -375,7 +375,7 @@ layout! {
         /// Id of the completed command.
         command_id @ 0: CommandId,
         /// Status of the command, a [`Status`].
-        status @ 2: u8,
+        status @ 2: u8 as Status,
         /// Phase, which marks a new entry. The device writes it last.
         flags @ 3: AcqFlags,
         /// [Checksum](super::checksum) of the entry, or zero.

@@ -46,7 +46,7 @@ layout! {
     /// One entry of the asynchronous event queue.
     pub struct AenqEntry[64] {
         /// Kind of event, an [`AenqGroup`].
-        group @ 0: u16,
+        group @ 0: u16 as AenqGroup,
         /// Event within the group, which defines its meaning.
         syndrome @ 2: u16,
         /// Phase, which marks a new entry. The device writes it last.

@@ -26,7 +26,7 @@ bits! {
         /// Phase: toggles with each pass through the queue; 1 in the first pass.
         0:0 phase => bool,
         /// Type of the event, an [`EventType`].
-        8:1 event_type => u8,
+        8:1 event_type => u8 as EventType,
     }
 }
 
@@ -36,6 +36,6 @@ layout! {
         /// Phase and type. The device writes it last.
         common @ 0: EqeCommon,
         /// Number of the completion queue, for [`EventType::Completion`].
-        cqn @ 8: u16,
+        cqn @ 8: u16 as Id,
     }
 }

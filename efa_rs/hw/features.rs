@@ -57,7 +57,7 @@ layout! {
         /// Control buffer for data that does not fit into the completion.
         control_buffer @ 0: CtrlBuffInfo,
         /// The [`FeatureId`].
-        feature_id @ 13: u8,
+        feature_id @ 13: u8 as FeatureId,
     }
 }
 
@@ -79,7 +79,7 @@ layout! {
         /// Control buffer with data that does not fit into the command.
         control_buffer @ 0: CtrlBuffInfo,
         /// The [`FeatureId`].
-        feature_id @ 13: u8,
+        feature_id @ 13: u8 as FeatureId,
         /// Encoding of the setting, padded with zeroes.
         data @ 16: [u8; 44],
     }
@@ -158,15 +158,15 @@ layout! {
     /// Attributes of the device.
     pub struct DeviceAttr[56] {
         /// Supported features: [`FeatureId::mask`] of each.
-        supported_features @ 0: u64,
+        supported_features @ 0: u64 as Hex,
         /// Supported page sizes of memory regions: each size, a power of two, is its own bit.
-        page_size_cap @ 8: u64,
+        page_size_cap @ 8: u64 as Hex,
         /// Version of the firmware.
-        fw_version @ 16: u32,
+        fw_version @ 16: u32 as Hex,
         /// Version of the admin interface.
-        admin_api_version @ 20: u32,
+        admin_api_version @ 20: u32 as Hex,
         /// Version of the device.
-        device_version @ 24: u32,
+        device_version @ 24: u32 as Hex,
         /// BAR with the doorbells.
         db_bar @ 28: u16,
         /// Number of bits in a physical address.
@@ -178,7 +178,7 @@ layout! {
         /// Maximum number of bytes of one RDMA operation.
         max_rdma_size @ 36: u32,
         /// Globally unique id of the device.
-        guid @ 40: u64,
+        guid @ 40: u64 as Hex,
         /// Maximum speed of the link in Gbit/s; 0 if the device does not report it.
         max_link_speed_gbps @ 48: u16,
     }
@@ -189,9 +189,9 @@ layout! {
     /// [`AenqGroup`](super::aenq::AenqGroup).
     pub struct AenqConfig[8] {
         /// Groups that the device can report; ignored in a setting.
-        supported_groups @ 0: u32,
+        supported_groups @ 0: u32 as Hex,
         /// Groups that the device reports.
-        enabled_groups @ 4: u32,
+        enabled_groups @ 4: u32 as Hex,
     }
 }
 
@@ -215,7 +215,7 @@ layout! {
     /// Attributes of the network.
     pub struct NetworkAttr[20] {
         /// Address of the device, a GID in network byte order.
-        addr @ 0: [u8; 16],
+        addr @ 0: [u8; 16] as Gid,
         /// Maximum number of payload bytes in one packet.
         mtu @ 16: u32,
     }
@@ -273,7 +273,7 @@ layout! {
         /// Event counters.
         max_event_counters @ 12: u32,
         /// Largest value of an event counter, after which it wraps to 0.
-        event_counter_max_val @ 16: u64,
+        event_counter_max_val @ 16: u64 as Hex,
     }
 }
 

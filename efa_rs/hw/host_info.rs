@@ -73,11 +73,11 @@ layout! {
         /// Release of the operating system, text that ends with a zero byte.
         os_dist @ 0: [u8; 128],
         /// The operating system, an [`OsType`].
-        os_type @ 128: u32,
+        os_type @ 128: u32 as OsType,
         /// Version of the kernel, text that ends with a zero byte.
         kernel_version_text @ 132: [u8; 32],
         /// Version of the kernel as a number, encoded as `LINUX_VERSION_CODE`.
-        kernel_version @ 164: u32,
+        kernel_version @ 164: u32 as Hex,
         /// Version of the driver.
         driver_version @ 168: DriverVersion,
         /// PCI address of the device.

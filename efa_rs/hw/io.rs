@@ -59,7 +59,7 @@ bits! {
     /// First control byte of a send work request.
     pub struct TxCtrl1(u8) {
         /// Operation, an [`OpType`].
-        3:0 op_type => u8,
+        3:0 op_type => u8 as OpType,
         /// The work request has immediate data.
         4:4 has_imm => bool,
         /// The data is in the work request instead of buffers.
@@ -106,17 +106,17 @@ layout! {
         /// Framing.
         ctrl2 @ 3: TxCtrl2,
         /// Queue pair of the peer.
-        dest_qp_num @ 4: u16,
+        dest_qp_num @ 4: u16 as Id,
         /// Bytes of inline data, or number of buffers.
         length @ 6: u16,
         /// Immediate data.
-        immediate_data @ 8: u32,
+        immediate_data @ 8: u32 as Hex,
         /// Address handle of the peer.
-        ah @ 12: u16,
+        ah @ 12: u16 as Id,
         /// Hints.
         ctrl3 @ 14: TxCtrl3,
         /// Q_Key of the peer's queue pair.
-        qkey @ 16: u32,
+        qkey @ 16: u32 as Hex,
         /// The upper 48 bits of the request id, if the queue has ids of 64 bits.
         req_id_ex @ 26: [u8; 6],
     }
@@ -128,9 +128,9 @@ layout! {
         /// Length in bytes.
         length @ 0: u32,
         /// Local key of the memory region, 24 bits.
-        lkey @ 4: u32,
+        lkey @ 4: u32 as Key,
         /// Address.
-        buf_addr @ 8: u64,
+        buf_addr @ 8: u64 as Address,
     }
 }
 
@@ -140,9 +140,9 @@ layout! {
         /// Length in bytes.
         length @ 0: u32,
         /// Remote key of the memory region.
-        rkey @ 4: u32,
+        rkey @ 4: u32 as Key,
         /// Address.
-        buf_addr @ 8: u64,
+        buf_addr @ 8: u64 as Address,
     }
 }
 
@@ -162,7 +162,7 @@ bits! {
         /// Binary logarithm of the page size in bytes.
         4:0 phys_page_size_shift => u8,
         /// Location of the pages' addresses, a [`PblMode`].
-        6:5 pbl_mode => u8,
+        6:5 pbl_mode => u8 as PblMode,
     }
 }
 
@@ -170,17 +170,17 @@ layout! {
     /// Second half of a fast registration, a send work request that sets a memory region's pages.
     pub struct FastMrRegReq[32] {
         /// Local key of the region, with the new generation of its keys.
-        lkey @ 0: u32,
+        lkey @ 0: u32 as Key,
         /// Permitted accesses to the region.
         permissions @ 4: RegMrPermissions,
         /// Page size and page list.
         flags @ 5: FastMrRegFlags,
         /// IOVA: address of the region's start in work requests.
-        iova @ 8: u64,
+        iova @ 8: u64 as Address,
         /// Length of the region in bytes.
         mr_length @ 16: u64,
         /// Bus address of the only page, or of the list of page addresses.
-        pbl @ 24: u64,
+        pbl @ 24: u64 as Address,
     }
 }
 
@@ -188,7 +188,7 @@ layout! {
     /// Second half of a send work request that removes the pages of a memory region.
     pub struct FastMrInvReq[32] {
         /// Local key of the region.
-        lkey @ 0: u32,
+        lkey @ 0: u32 as Key,
     }
 }
 
@@ -196,7 +196,7 @@ bits! {
     /// Last word of a receive descriptor.
     pub struct RxLkeyCtrl(u32) {
         /// Local key of the memory region.
-        23:0 lkey => u32,
+        23:0 lkey => u32 as Key,
         /// First descriptor of a work request.
         30:30 first => bool,
         /// Last descriptor of a work request.
@@ -208,7 +208,7 @@ layout! {
     /// One buffer of a receive work request, which consists of one or more of these.
     pub struct RxDesc[16] {
         /// Address.
-        buf_addr @ 0: u64,
+        buf_addr @ 0: u64 as Address,
         /// Request id, which the completion repeats; used in the first descriptor only.
         req_id @ 8: u16,
         /// Length in bytes.
@@ -274,11 +274,11 @@ bits! {
         /// Phase: toggles with each pass through the queue; 1 in the first pass.
         0:0 phase => bool,
         /// Queue of the work request, a [`QueueType`].
-        2:1 q_type => u8,
+        2:1 q_type => u8 as QueueType,
         /// The message has immediate data.
         3:3 has_imm => bool,
         /// Operation, an [`OpType`].
-        6:4 op_type => u8,
+        6:4 op_type => u8 as OpType,
         /// The message consumed no receive work request.
         7:7 unsolicited => bool,
     }
@@ -290,20 +290,20 @@ layout! {
         /// Request id of the completed work request.
         req_id @ 0: u16,
         /// Completion status, a [`CompStatus`].
-        status @ 2: u8,
+        status @ 2: u8 as CompStatus,
         /// Phase, and kind of the work request.
         flags @ 3: CdescFlags,
         /// Number of its queue pair.
-        qp_num @ 4: u16,
+        qp_num @ 4: u16 as Id,
         /// Bytes received; for an RDMA write, the low half. For a send queue, this and all later
         /// fields are zero, unless [`Cdesc::with_req_id_ex`] has set them.
         length @ 6: u16,
         /// Address handle of the peer, or [`UNKNOWN_AH`].
-        ah @ 8: u16,
+        ah @ 8: u16 as Id,
         /// Queue pair of the peer.
-        src_qp_num @ 10: u16,
+        src_qp_num @ 10: u16 as Id,
         /// Immediate data.
-        imm @ 12: u32,
+        imm @ 12: u32 as Hex,
         /// For an RDMA write, the high half of the length in the first two bytes. Otherwise the GID
         /// of a peer without address handle, if the queue was created to report it.
         extension @ 16: [u8; 16],

@@ -13,6 +13,7 @@
 //! bits that the interface reserves are written as zero and ignored when read. A value with a closed
 //! set of meanings is kept as the integer that the other side sent. It is converted with `TryFrom`
 //! where it is used. So decoding can't fail, whatever the other side writes.
+//! Outside of the module, the tables are data as well: `fields` has the names, places and kinds.
 
 // The crate root of a kernel module gets `no_std` from Kbuild and may not repeat it here.
 #![cfg_attr(not(MODULE), no_std)]
@@ -29,6 +30,8 @@ pub mod aenq;
 pub mod checksum;
 pub mod eq;
 pub mod features;
+#[cfg(not(MODULE))]
+pub mod fields;
 pub mod host_info;
 pub mod io;
 pub mod pci;

@@ -154,7 +154,7 @@ bits! {
         /// Restarts the admin queue only.
         1:1 aq_restart => bool,
         /// Reason for the reset, a [`ResetReason`].
-        31:28 reset_reason => u8,
+        31:28 reset_reason => u8 as ResetReason,
     }
 }
 
@@ -182,7 +182,7 @@ bits! {
         /// Echoed in the response.
         15:0 req_id => u16,
         /// The [`Register`] to read.
-        31:16 reg_off => u16,
+        31:16 reg_off => u16 as Register,
     }
 }
 
@@ -190,7 +190,7 @@ bits! {
     /// Doorbell of the event queues.
     pub struct EqDb(u32) {
         /// Number of the event queue.
-        15:0 eqn => u16,
+        15:0 eqn => u16 as Id,
         /// Whether the next entry raises an interrupt.
         31:31 arm => bool,
     }
@@ -226,8 +226,8 @@ layout! {
         /// Id of the request. The device writes it last.
         req_id @ 0: u16,
         /// The [`Register`] that was read.
-        reg_off @ 2: u16,
+        reg_off @ 2: u16 as Register,
         /// Value of the register.
-        reg_val @ 4: u32,
+        reg_val @ 4: u32 as Hex,
     }
 }

@@ -51,9 +51,9 @@ layout! {
         /// Control buffer for statistics that do not fit into the completion.
         control_buffer @ 0: CtrlBuffInfo,
         /// The set, a [`StatsType`].
-        stats_type @ 12: u8,
+        stats_type @ 12: u8 as StatsType,
         /// Scope of the counters, a [`StatsScope`].
-        scope @ 13: u8,
+        scope @ 13: u8 as StatsScope,
         /// Number of the queue, for [`StatsScope::Queue`].
         scope_modifier @ 14: u16,
     }

@@ -10,6 +10,15 @@
 
 use core::fmt;
 
+#[cfg(not(MODULE))]
+pub(crate) use super::fields::{
+    described,
+    kinds,
+    Described,
+    Item,
+    Kind, //
+};
+
 /// A value with a fixed encoding.
 pub trait Field: Sized {
     /// The encoding: an array of bytes.
@@ -214,7 +223,8 @@ impl fmt::Display for Undefined {
 
 impl core::error::Error for Undefined {}
 
-/// Makes a structure with its encoding, from a table of `field @ offset: type`.
+/// Makes a structure with its encoding, from a table of `field @ offset: type`, and of what the field
+/// means if its type does not say it: `as` one of `wire::kinds`, or as one of `codes!`.
 ///
 /// A field without an offset belongs to the structure, but is encoded elsewhere: its value is not in
 /// the encoding, and decodes as the default.
@@ -224,7 +234,7 @@ impl core::error::Error for Undefined {}
 ///     /// What it is.
 ///     pub struct Name[size in bytes] {
 ///         /// What it means.
-///         field @ 4: u16,
+///         field @ 4: u16 as Id,
 ///         /// What it means, and where it is.
 ///         other: u8,
 ///     }
@@ -236,7 +246,7 @@ macro_rules! layout {
         pub struct $name:ident[$size:literal] {
             $(
                 $(#[$field_meta:meta])*
-                $field:ident $(@ $offset:literal)?: $type:ty,
+                $field:ident $(@ $offset:literal)?: $type:ty $(as $kind:ident)?,
             )*
         }
     ) => {
@@ -298,6 +308,9 @@ macro_rules! layout {
                 self.encode()
             }
         }
+
+        #[cfg(not(MODULE))]
+        wire::described! { layout $name: $($field [$($offset)?] $type [$($kind)?];)* }
     };
     (@decode $bytes:ident, $type:ty, $offset:literal) => {
         <$type as wire::Field>::from_bytes(wire::At::<$offset>::load($bytes))
@@ -307,7 +320,8 @@ macro_rules! layout {
     };
 }
 
-/// Makes a structure of the bit fields of one word, from a table of `high:low field => type`.
+/// Makes a structure of the bit fields of one word, from a table of `high:low field => type`, and of
+/// what a field means as for `layout!`.
 ///
 /// ```text
 /// bits! {
@@ -324,7 +338,7 @@ macro_rules! bits {
         pub struct $name:ident($word:ty) {
             $(
                 $(#[$field_meta:meta])*
-                $high:literal:$low:literal $field:ident => $type:ty,
+                $high:literal:$low:literal $field:ident => $type:ty $(as $kind:ident)?,
             )*
         }
     ) => {
@@ -381,6 +395,9 @@ macro_rules! bits {
                 wire::Field::to_bytes(&self.into_raw())
             }
         }
+
+        #[cfg(not(MODULE))]
+        wire::described! { bits $name: $($field $high $low $type [$($kind)?];)* }
     };
 }
 
@@ -446,6 +463,9 @@ macro_rules! codes {
                 value as $integer
             }
         }
+
+        #[cfg(not(MODULE))]
+        wire::described! { codes $name: $($value $text)* }
 
         impl core::fmt::Display for $name {
             fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {

@@ -11,12 +11,36 @@ local KINDS = {
 local DATA, ACK, DATAGRAM, SEND, RECEIVE, COMPLETION, EVENT = 1, 2, 3, 4, 5, 6, 7
 local SUBJECTS = { [0] = "unknown", "send", "RDMA write", "RDMA read", "RDMA read response", "RDMA read failure" }
 local VERDICTS = { "delivered", "receiver not ready", "failed" }
-local OPERATIONS = { [0] = "SEND", "RDMA_READ", "RDMA_WRITE", "FAST_REG", "FAST_INV" }
 local QUEUES = { "send queue", "receive queue" }
-local STATUSES = {
-    [0] = "OK", "FLUSHED", "QP_INTERNAL_ERROR", "UNSUPPORTED_OP", "INVALID_AH", "INVALID_LKEY", "BAD_LENGTH (local)",
-    "BAD_ADDRESS", "ABORT", "BAD_DEST_QPN", "RNR", "BAD_LENGTH (remote)", "BAD_STATUS", "UNRESP_REMOTE",
-    "UNKNOWN_PEER", "UNREACH_REMOTE", [18] = "FEATURE_MISMATCH",
+
+-- Values and fields of the device's interface: offset and length in bytes, then mask and shift of bits. Their check,
+-- emulator/hw/tests/tables.rs, prints what has to be here.
+local OpType = { [0] = "SEND", "RDMA_READ", "RDMA_WRITE", "FAST_REG", "FAST_INV" }
+local CompStatus = {
+    [0] = "OK", "FLUSHED", "LOCAL_ERROR_QP_INTERNAL_ERROR", "LOCAL_ERROR_UNSUPPORTED_OP", "LOCAL_ERROR_INVALID_AH",
+    "LOCAL_ERROR_INVALID_LKEY", "LOCAL_ERROR_BAD_LENGTH", "REMOTE_ERROR_BAD_ADDRESS", "REMOTE_ERROR_ABORT",
+    "REMOTE_ERROR_BAD_DEST_QPN", "REMOTE_ERROR_RNR", "REMOTE_ERROR_BAD_LENGTH", "REMOTE_ERROR_BAD_STATUS",
+    "LOCAL_ERROR_UNRESP_REMOTE", "REMOTE_ERROR_UNKNOWN_PEER", "LOCAL_ERROR_UNREACH_REMOTE",
+    [18] = "REMOTE_ERROR_FEATURE_MISMATCH",
+}
+local TxMetaDesc = {
+    req_id = { 0, 2 }, op_type = { 2, 1, 0xf, 0 }, has_imm = { 2, 1, 0x10, 4 }, inline_msg = { 2, 1, 0x20, 5 },
+    meta_extension = { 2, 1, 0x40, 6 }, meta_desc = { 2, 1, 0x80, 7 }, phase = { 3, 1, 0x1, 0 },
+    first = { 3, 1, 0x4, 2 }, last = { 3, 1, 0x8, 3 }, comp_req = { 3, 1, 0x10, 4 }, dest_qp_num = { 4, 2 },
+    length = { 6, 2 }, immediate_data = { 8, 4 }, ah = { 12, 2 }, processing_hints = { 14, 1, 0x3, 0 },
+    qkey = { 16, 4 }, req_id_ex = { 26, 6 },
+}
+local TxBufDesc = { length = { 0, 4 }, lkey = { 4, 4 }, buf_addr = { 8, 8 } }
+local RemoteMemAddr = { length = { 0, 4 }, rkey = { 4, 4 }, buf_addr = { 8, 8 } }
+local FastMrInvReq = { lkey = { 0, 4 } }
+local RxDesc = {
+    buf_addr = { 0, 8 }, req_id = { 8, 2 }, length = { 10, 2 }, lkey = { 12, 3 }, first = { 15, 1, 0x40, 6 },
+    last = { 15, 1, 0x80, 7 },
+}
+local Cdesc = {
+    req_id = { 0, 2 }, status = { 2, 1 }, phase = { 3, 1, 0x1, 0 }, q_type = { 3, 1, 0x6, 1 },
+    has_imm = { 3, 1, 0x8, 3 }, op_type = { 3, 1, 0x70, 4 }, unsolicited = { 3, 1, 0x80, 7 }, qp_num = { 4, 2 },
+    length = { 6, 2 }, ah = { 8, 2 }, src_qp_num = { 10, 2 }, imm = { 12, 4 }, extension = { 16, 16 },
 }
 
 local f = {
@@ -46,28 +70,28 @@ local f = {
     rkey = ProtoField.uint32("efa.rkey", "Remote key", base.HEX),
     address = ProtoField.uint64("efa.address", "Remote address", base.HEX),
     message_length = ProtoField.uint32("efa.message_length", "Message length"),
-    status = ProtoField.uint8("efa.status", "Status", base.DEC, STATUSES),
+    status = ProtoField.uint8("efa.status", "Status", base.DEC, CompStatus),
     request = ProtoField.uint64("efa.request", "Number of the read"),
     qp = ProtoField.uint16("efa.qp", "Queue pair"),
     cq = ProtoField.uint16("efa.cq", "Completion queue"),
     event = ProtoField.string("efa.event", "Event"),
     -- Fields of descriptors and completions, named as in Linux's efa_io_defs.h.
     req_id = ProtoField.uint16("efa.req_id", "Request id"),
-    operation = ProtoField.uint8("efa.op_type", "Operation", base.DEC, OPERATIONS, 0x0f),
-    wr_immediate = ProtoField.bool("efa.has_imm", "Has immediate data", 8, nil, 0x10),
-    inline = ProtoField.bool("efa.inline_msg", "Inline data", 8, nil, 0x20),
-    phase = ProtoField.bool("efa.phase", "Phase", 8, nil, 0x01),
-    comp_req = ProtoField.bool("efa.comp_req", "Completion wanted", 8, nil, 0x10),
+    operation = ProtoField.uint8("efa.op_type", "Operation", base.DEC, OpType, TxMetaDesc.op_type[3]),
+    wr_immediate = ProtoField.bool("efa.has_imm", "Has immediate data", 8, nil, TxMetaDesc.has_imm[3]),
+    inline = ProtoField.bool("efa.inline_msg", "Inline data", 8, nil, TxMetaDesc.inline_msg[3]),
+    phase = ProtoField.bool("efa.phase", "Phase", 8, nil, TxMetaDesc.phase[3]),
+    comp_req = ProtoField.bool("efa.comp_req", "Completion wanted", 8, nil, TxMetaDesc.comp_req[3]),
     dest_qp = ProtoField.uint16("efa.dest_qp_num", "Queue pair of the peer"),
     count = ProtoField.uint16("efa.length", "Bytes of inline data, or buffers"),
     ah = ProtoField.uint16("efa.ah", "Address handle"),
     lkey = ProtoField.uint32("efa.lkey", "Local key", base.HEX),
     buffer = ProtoField.uint64("efa.buf_addr", "Buffer address", base.HEX),
     buffer_length = ProtoField.uint32("efa.buf_length", "Buffer length"),
-    queue = ProtoField.uint8("efa.q_type", "Queue", base.DEC, QUEUES, 0x06),
-    comp_immediate = ProtoField.bool("efa.comp.has_imm", "Has immediate data", 8, nil, 0x08),
-    comp_operation = ProtoField.uint8("efa.comp.op_type", "Operation", base.DEC, OPERATIONS, 0x70),
-    unsolicited = ProtoField.bool("efa.unsolicited", "Without a receive work request", 8, nil, 0x80),
+    queue = ProtoField.uint8("efa.q_type", "Queue", base.DEC, QUEUES, Cdesc.q_type[3]),
+    comp_immediate = ProtoField.bool("efa.comp.has_imm", "Has immediate data", 8, nil, Cdesc.has_imm[3]),
+    comp_operation = ProtoField.uint8("efa.comp.op_type", "Operation", base.DEC, OpType, Cdesc.op_type[3]),
+    unsolicited = ProtoField.bool("efa.unsolicited", "Without a receive work request", 8, nil, Cdesc.unsolicited[3]),
     received = ProtoField.uint16("efa.comp.length", "Length (for RDMA its lower half)"),
 }
 efa.fields = f
@@ -88,13 +112,29 @@ local function part(buffer, offset, length)
     end
 end
 
+-- Returns the bytes with a field of the device's interface.
+local function at(bytes, field)
+    return bytes(field[1], field[2])
+end
+
+-- Returns the value of such a field.
+local function value(bytes, field)
+    local number = at(bytes, field):le_uint()
+    return field[3] and bit.rshift(bit.band(number, field[3]), field[4]) or number
+end
+
+-- Shows such a field.
+local function show(tree, proto, bytes, field)
+    tree:add_le(proto, at(bytes, field))
+end
+
 local function status(tree, buffer, offset)
     local number = buffer(offset, 1):uint()
     local item = tree:add_le(f.status, buffer(offset, 1))
     if number ~= 0 then
         item:add_proto_expert_info(failed)
     end
-    return name(STATUSES, number)
+    return name(CompStatus, number)
 end
 
 -- Shows the fields of all packets. Returns the flags, and the byte of the subject or the verdict.
@@ -179,15 +219,18 @@ local function datagram(tree, buffer, pinfo)
     )
 end
 
--- Shows a buffer of a send work request, or memory of the peer.
+-- Shows a buffer of a send work request, or memory of the peer; returns its length.
 local function send_buffer(tree, buffer, offset, key)
     local bytes = part(buffer, offset, 16)
-    if bytes then
-        local item = tree:add(bytes, key == f.rkey and "Memory of the peer" or "Buffer")
-        item:add_le(f.buffer_length, bytes(0, 4))
-        item:add_le(key, bytes(4, 4))
-        item:add_le(f.buffer, bytes(8, 8))
+    if not bytes then
+        return 0
     end
+    local layout = key == f.rkey and RemoteMemAddr or TxBufDesc
+    local item = tree:add(bytes, key == f.rkey and "Memory of the peer" or "Buffer")
+    show(item, f.buffer_length, bytes, layout.length)
+    show(item, key, bytes, layout.rkey or layout.lkey)
+    show(item, f.buffer, bytes, layout.buf_addr)
+    return value(bytes, layout.length)
 end
 
 local function send(tree, buffer)
@@ -197,50 +240,48 @@ local function send(tree, buffer)
     if not wr then
         return "queue pair " .. qp
     end
-    local control, count = wr(2, 1), wr(6, 2):le_uint()
-    local operation = bit.band(control:uint(), 0x0f)
-    local inline = bit.band(control:uint(), 0x20) ~= 0
-    tree:add_le(f.req_id, wr(0, 2))
-    tree:add_le(f.operation, control)
-    tree:add_le(f.wr_immediate, control)
-    tree:add_le(f.inline, control)
-    tree:add_le(f.phase, wr(3, 1))
-    tree:add_le(f.comp_req, wr(3, 1))
-    local what = string.format("queue pair %d, %s, id %d", qp, name(OPERATIONS, operation), wr(0, 2):le_uint())
+    local of = TxMetaDesc
+    local operation, count = value(wr, of.op_type), value(wr, of.length)
+    show(tree, f.req_id, wr, of.req_id)
+    show(tree, f.operation, wr, of.op_type)
+    show(tree, f.wr_immediate, wr, of.has_imm)
+    show(tree, f.inline, wr, of.inline_msg)
+    show(tree, f.phase, wr, of.phase)
+    show(tree, f.comp_req, wr, of.comp_req)
+    local what = string.format("queue pair %d, %s, id %d", qp, name(OpType, operation), value(wr, of.req_id))
     if operation == 3 or operation == 4 then
-        local key = part(buffer, 48, 4)
-        if key then
-            tree:add_le(f.lkey, key)
+        local body = part(buffer, 48, 4)
+        if body then
+            show(tree, f.lkey, body, FastMrInvReq.lkey)
         end
         return what
     end
-    tree:add_le(f.dest_qp, wr(4, 2))
-    tree:add_le(f.count, wr(6, 2))
-    if bit.band(control:uint(), 0x10) ~= 0 then
-        tree:add_le(f.immediate, wr(8, 4))
+    show(tree, f.dest_qp, wr, of.dest_qp_num)
+    show(tree, f.count, wr, of.length)
+    if value(wr, of.has_imm) ~= 0 then
+        show(tree, f.immediate, wr, of.immediate_data)
     end
-    tree:add_le(f.ah, wr(12, 2))
-    tree:add_le(f.qkey, wr(16, 4))
+    show(tree, f.ah, wr, of.ah)
+    show(tree, f.qkey, wr, of.qkey)
     local next = 48
     if operation == 1 or operation == 2 then
         send_buffer(tree, buffer, next, f.rkey)
         next = next + 16
     end
-    if inline then
+    what = string.format("%s, to %d", what, value(wr, of.dest_qp_num))
+    if value(wr, of.inline_msg) ~= 0 then
         local shown = math.min(count, math.max(buffer:len() - next, 0))
         if shown > 0 then
             tree:add(f.payload, buffer(next, shown))
         end
-        return string.format("%s, to %d, %d bytes inline", what, wr(4, 2):le_uint(), count)
+        return string.format("%s, %d bytes inline", what, count)
     end
     local total = 0
     for _ = 1, math.min(count, 2) do
-        send_buffer(tree, buffer, next, f.lkey)
-        local length = part(buffer, next, 4)
-        total = total + (length and length:le_uint() or 0)
+        total = total + send_buffer(tree, buffer, next, f.lkey)
         next = next + 16
     end
-    return string.format("%s, to %d, %d bytes", what, wr(4, 2):le_uint(), total)
+    return string.format("%s, %d bytes", what, total)
 end
 
 local function receive(tree, buffer)
@@ -249,12 +290,12 @@ local function receive(tree, buffer)
     for offset = 16, buffer:len() - 16, 16 do
         local bytes = buffer(offset, 16)
         local item = tree:add(bytes, "Buffer")
-        item:add_le(f.buffer, bytes(0, 8))
-        item:add_le(f.req_id, bytes(8, 2))
-        item:add_le(f.buffer_length, bytes(10, 2))
-        item:add_le(f.lkey, bytes(12, 3))
-        total = total + bytes(10, 2):le_uint()
-        id = id or bytes(8, 2):le_uint()
+        show(item, f.buffer, bytes, RxDesc.buf_addr)
+        show(item, f.req_id, bytes, RxDesc.req_id)
+        show(item, f.buffer_length, bytes, RxDesc.length)
+        show(item, f.lkey, bytes, RxDesc.lkey)
+        total = total + value(bytes, RxDesc.length)
+        id = id or value(bytes, RxDesc.req_id)
     end
     return string.format("queue pair %d, id %s, %d bytes", buffer(8, 2):le_uint(), id or "?", total)
 end
@@ -265,28 +306,26 @@ local function completion(tree, buffer)
     if not entry then
         return "completion queue " .. buffer(8, 2):le_uint()
     end
-    local flags = entry(3, 1)
-    tree:add_le(f.req_id, entry(0, 2))
-    local how = status(tree, buffer, 18)
-    tree:add_le(f.phase, flags)
-    tree:add_le(f.queue, flags)
-    tree:add_le(f.comp_operation, flags)
-    tree:add_le(f.qp, entry(4, 2))
-    local queue = bit.band(bit.rshift(flags:uint(), 1), 3)
+    show(tree, f.req_id, entry, Cdesc.req_id)
+    local how = status(tree, entry, Cdesc.status[1])
+    show(tree, f.phase, entry, Cdesc.phase)
+    show(tree, f.queue, entry, Cdesc.q_type)
+    show(tree, f.comp_operation, entry, Cdesc.op_type)
+    show(tree, f.qp, entry, Cdesc.qp_num)
+    local queue = value(entry, Cdesc.q_type)
     if queue == 2 then
-        tree:add_le(f.comp_immediate, flags)
-        tree:add_le(f.unsolicited, flags)
-        tree:add_le(f.received, entry(6, 2))
-        tree:add_le(f.ah, entry(8, 2))
-        tree:add_le(f.source_qp, entry(10, 2))
-        if bit.band(flags:uint(), 8) ~= 0 then
-            tree:add_le(f.immediate, entry(12, 4))
+        show(tree, f.comp_immediate, entry, Cdesc.has_imm)
+        show(tree, f.unsolicited, entry, Cdesc.unsolicited)
+        show(tree, f.received, entry, Cdesc.length)
+        show(tree, f.ah, entry, Cdesc.ah)
+        show(tree, f.source_qp, entry, Cdesc.src_qp_num)
+        if value(entry, Cdesc.has_imm) ~= 0 then
+            show(tree, f.immediate, entry, Cdesc.imm)
         end
     end
-    local operation = bit.band(bit.rshift(flags:uint(), 4), 7)
     return string.format(
-        "queue %d, %s of queue pair %d, %s, id %d: %s", buffer(8, 2):le_uint(), name(QUEUES, queue), entry(4, 2):le_uint(),
-        name(OPERATIONS, operation), entry(0, 2):le_uint(), how
+        "queue %d, %s of queue pair %d, %s, id %d: %s", buffer(8, 2):le_uint(), name(QUEUES, queue), value(entry, Cdesc.qp_num),
+        name(OpType, value(entry, Cdesc.op_type)), value(entry, Cdesc.req_id), how
     )
 end
 

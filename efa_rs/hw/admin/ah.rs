@@ -8,9 +8,9 @@ layout! {
     /// Creates an address handle.
     pub struct CreateAh[60] {
         /// Address of the peer, a GID in network byte order.
-        dest_addr @ 0: [u8; 16],
+        dest_addr @ 0: [u8; 16] as Gid,
         /// Protection domain of the handle.
-        pd @ 16: u16,
+        pd @ 16: u16 as Id,
     }
 }
 
@@ -18,7 +18,7 @@ layout! {
     /// The new address handle.
     pub struct CreateAhResponse[64] {
         /// Number of the address handle.
-        ah @ 8: u16,
+        ah @ 8: u16 as Id,
     }
 }
 
@@ -28,9 +28,9 @@ layout! {
     /// Destroys an address handle.
     pub struct DestroyAh[60] {
         /// Number of the address handle.
-        ah @ 0: u16,
+        ah @ 0: u16 as Id,
         /// Protection domain of the handle.
-        pd @ 2: u16,
+        pd @ 2: u16 as Id,
     }
 }
 

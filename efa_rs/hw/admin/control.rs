@@ -15,7 +15,7 @@ layout! {
         /// Length in bytes.
         length @ 0: u32,
         /// Bus address.
-        address @ 4: u64,
+        address @ 4: u64 as Hex,
     }
 }
 

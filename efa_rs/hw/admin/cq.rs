@@ -37,17 +37,17 @@ layout! {
         /// Number of entries in each sub-queue, a power of two.
         sub_cq_depth @ 2: u16,
         /// Number of the event queue for its events.
-        eqn @ 4: u16,
+        eqn @ 4: u16 as Id,
         /// Address of the ring.
-        base_address @ 8: u64,
+        base_address @ 8: u64 as Address,
         /// Local key of the ring's memory region, if the address is one of a region.
-        l_key @ 16: u32,
+        l_key @ 16: u32 as Hex,
         /// Number of sub-queues: [`sub_cqs_per_cq`].
         ///
         /// [`sub_cqs_per_cq`]: super::super::features::QueueAttr1::sub_cqs_per_cq
         num_sub_cqs @ 20: u16,
         /// User access region of the doorbell.
-        uar @ 22: u16,
+        uar @ 22: u16 as Id,
     }
 }
 
@@ -63,11 +63,11 @@ layout! {
     /// The new completion queue.
     pub struct CreateCqResponse[64] {
         /// Number of the completion queue.
-        cq_idx @ 8: u16,
+        cq_idx @ 8: u16 as Id,
         /// Actual number of entries in each sub-queue.
         sub_cq_actual_depth @ 10: u16,
         /// Offset of its doorbell in the doorbell BAR.
-        db_offset @ 12: u32,
+        db_offset @ 12: u32 as Hex,
         /// Valid fields.
         flags @ 16: CreateCqResponseFlags,
     }
@@ -79,7 +79,7 @@ layout! {
     /// Destroys a completion queue.
     pub struct DestroyCq[60] {
         /// Number of the completion queue.
-        cq_idx @ 0: u16,
+        cq_idx @ 0: u16 as Id,
     }
 }
 

@@ -23,7 +23,7 @@ layout! {
         /// Format of the entries.
         caps @ 3: CreateEqCaps,
         /// Bus address of the queue.
-        base_address @ 4: u64,
+        base_address @ 4: u64 as Address,
         /// Events to report.
         events @ 12: EqEvents,
     }
@@ -33,7 +33,7 @@ layout! {
     /// The new event queue.
     pub struct CreateEqResponse[64] {
         /// Number of the event queue.
-        eqn @ 8: u16,
+        eqn @ 8: u16 as Id,
     }
 }
 
@@ -43,7 +43,7 @@ layout! {
     /// Destroys an event queue.
     pub struct DestroyEq[60] {
         /// Number of the event queue.
-        eqn @ 0: u16,
+        eqn @ 0: u16 as Id,
     }
 }
 

@@ -34,9 +34,9 @@ layout! {
     /// Creates an event counter.
     pub struct CreateEventCounter[60] {
         /// User access region of the program that creates it.
-        uar @ 0: u16,
+        uar @ 0: u16 as Id,
         /// Bus address of the value, 8 bytes that are naturally aligned.
-        paddr @ 4: u64,
+        paddr @ 4: u64 as Address,
     }
 }
 
@@ -44,7 +44,7 @@ layout! {
     /// The new event counter.
     pub struct CreateEventCounterResponse[64] {
         /// Handle of the counter in later commands.
-        cntr_handle @ 8: u32,
+        cntr_handle @ 8: u32 as Id,
     }
 }
 
@@ -54,7 +54,7 @@ layout! {
     /// Destroys an event counter.
     pub struct DestroyEventCounter[60] {
         /// Handle of the counter.
-        cntr_handle @ 0: u32,
+        cntr_handle @ 0: u32 as Id,
     }
 }
 
@@ -72,11 +72,11 @@ layout! {
     /// Attaches an event counter to events of a source.
     pub struct AttachEventCounter[60] {
         /// Handle of the counter.
-        cntr_handle @ 0: u32,
+        cntr_handle @ 0: u32 as Id,
         /// Kind of source, an [`AttachType`].
-        attach_type @ 4: u8,
+        attach_type @ 4: u8 as AttachType,
         /// Handle of the queue pair.
-        qp_handle @ 8: u32,
+        qp_handle @ 8: u32 as Id,
         /// Events to count.
         events @ 12: QpEvents,
     }
@@ -98,9 +98,9 @@ layout! {
     /// Modifies the value of an event counter.
     pub struct ModifyEventCounter[60] {
         /// Handle of the counter.
-        cntr_handle @ 0: u32,
+        cntr_handle @ 0: u32 as Id,
         /// Kind of modification, a [`ModifyOp`].
-        operation @ 4: u8,
+        operation @ 4: u8 as ModifyOp,
         /// New value, or number to add.
         value @ 12: u64,
     }
@@ -112,11 +112,11 @@ layout! {
     /// Detaches an event counter from events of a source: the reverse of [`AttachEventCounter`].
     pub struct DetachEventCounter[60] {
         /// Handle of the counter.
-        cntr_handle @ 0: u32,
+        cntr_handle @ 0: u32 as Id,
         /// Kind of source, an [`AttachType`].
-        attach_type @ 4: u8,
+        attach_type @ 4: u8 as AttachType,
         /// Handle of the queue pair.
-        qp_handle @ 8: u32,
+        qp_handle @ 8: u32 as Id,
         /// Events to stop counting.
         events @ 12: QpEvents,
     }

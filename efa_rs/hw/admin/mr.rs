@@ -36,13 +36,13 @@ layout! {
     /// Bus addresses of pages, in the command itself.
     pub struct InlinePages[32] {
         /// First page.
-        first @ 0: u64,
+        first @ 0: u64 as Hex,
         /// Second page.
-        second @ 8: u64,
+        second @ 8: u64 as Hex,
         /// Third page.
-        third @ 16: u64,
+        third @ 16: u64 as Hex,
         /// Fourth page.
-        fourth @ 24: u64,
+        fourth @ 24: u64 as Hex,
     }
 }
 
@@ -82,7 +82,7 @@ layout! {
         /// Kind of the [`PageList`].
         control: AqFlags,
         /// Protection domain.
-        pd @ 0: u16,
+        pd @ 0: u16 as Id,
         /// Encoding of the [`PageList`], padded with zeroes.
         page_list @ 4: [u8; 32],
         /// Length of the region in bytes.
@@ -94,7 +94,7 @@ layout! {
         /// Number of pages, or 0: the device derives it from the other fields.
         page_num @ 48: u32,
         /// IOVA: address of the region's start in work requests.
-        iova @ 52: u64,
+        iova @ 52: u64 as Address,
     }
 }
 
@@ -151,9 +151,9 @@ layout! {
     /// The new memory region.
     pub struct RegMrResponse[64] {
         /// Local key of the region, for work requests.
-        l_key @ 8: u32,
+        l_key @ 8: u32 as Key,
         /// Remote key of the region, for peers.
-        r_key @ 12: u32,
+        r_key @ 12: u32 as Key,
         /// Valid interconnect ids.
         validity @ 16: InterconnectValidity,
         /// Interconnect through which the device reaches the region for receives.
@@ -171,7 +171,7 @@ layout! {
     /// Removes a memory region.
     pub struct DeregMr[60] {
         /// Local key of the region.
-        l_key @ 0: u32,
+        l_key @ 0: u32 as Key,
     }
 }
 
@@ -181,7 +181,7 @@ layout! {
     /// Allocates a memory region whose pages are set by a work request (fast registration).
     pub struct AllocMr[60] {
         /// Protection domain.
-        pd @ 0: u16,
+        pd @ 0: u16 as Id,
         /// Maximum number of pages of the region.
         max_pages @ 4: u32,
     }
@@ -191,9 +191,9 @@ layout! {
     /// The new memory region.
     pub struct AllocMrResponse[64] {
         /// Local key of the region, for work requests.
-        l_key @ 8: u32,
+        l_key @ 8: u32 as Key,
         /// Remote key of the region, for peers.
-        r_key @ 12: u32,
+        r_key @ 12: u32 as Key,
     }
 }
 

@@ -13,7 +13,7 @@ layout! {
     /// The new protection domain.
     pub struct AllocPdResponse[64] {
         /// Number of the protection domain.
-        pd @ 8: u16,
+        pd @ 8: u16 as Id,
     }
 }
 
@@ -23,7 +23,7 @@ layout! {
     /// Frees a protection domain.
     pub struct DeallocPd[60] {
         /// Number of the protection domain.
-        pd @ 0: u16,
+        pd @ 0: u16 as Id,
     }
 }
 

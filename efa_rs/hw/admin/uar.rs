@@ -13,7 +13,7 @@ layout! {
     /// The new user access region.
     pub struct AllocUarResponse[64] {
         /// Number of the user access region.
-        uar @ 8: u16,
+        uar @ 8: u16 as Id,
     }
 }
 
@@ -23,7 +23,7 @@ layout! {
     /// Frees a user access region.
     pub struct DeallocUar[60] {
         /// Number of the user access region.
-        uar @ 0: u16,
+        uar @ 0: u16 as Id,
     }
 }
 

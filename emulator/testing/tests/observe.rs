@@ -197,11 +197,11 @@ const SHOWN: &str = "\
 efa0 Send work request: queue pair 1, SEND, id 0, to 1, 64 bytes
 efa0 Data: send 1 > 1, connection 0, psn 0, message 0, offset 0, 64 bytes
 efa1 Data: connection 0, psn 0, message 0, offset 0, 64 bytes
-efa1 Receive work request: queue pair 1, id 0, 8928 bytes
+efa1 Receive work request: queue pair 1, id 32768, 8928 bytes
 efa1 Acknowledgement: connection 0, psn 0 delivered
 efa0 Acknowledgement: connection 0, psn 0 delivered
 efa0 Completion: queue 1, send queue of queue pair 1, SEND, id 0: OK
-efa1 Completion: queue 1, receive queue of queue pair 1, SEND, id 0: OK
+efa1 Completion: queue 1, receive queue of queue pair 1, SEND, id 32768: OK
 efa0 Send work request: queue pair 1, RDMA_WRITE, id 0, to 1, 5000 bytes
 efa0 Data: RDMA write 1 > 1, connection 1, psn 0, message 0, offset 0, 5000 bytes
 efa1 Data: connection 1, psn 0, message 0, offset 0, 5000 bytes
@@ -221,15 +221,15 @@ efa0 Completion: queue 1, send queue of queue pair 1, RDMA_READ, id 1: OK
 efa0 Send work request: queue pair 1, RDMA_READ, id 2, to 1, 300 bytes
 efa0 Data: RDMA read 1 > 1, connection 1, psn 2, message 2, offset 0, 0 bytes
 efa1 Data: connection 1, psn 2, message 2, offset 0, 0 bytes
-efa1 Acknowledgement: connection 1, psn 2 failed (BAD_ADDRESS)
-efa0 Acknowledgement: connection 1, psn 2 failed (BAD_ADDRESS)
-efa0 Completion: queue 1, send queue of queue pair 1, RDMA_READ, id 2: BAD_ADDRESS
+efa1 Acknowledgement: connection 1, psn 2 failed (REMOTE_ERROR_BAD_ADDRESS)
+efa0 Acknowledgement: connection 1, psn 2 failed (REMOTE_ERROR_BAD_ADDRESS)
+efa0 Completion: queue 1, send queue of queue pair 1, RDMA_READ, id 2: REMOTE_ERROR_BAD_ADDRESS
 efa0 Send work request: queue pair 1, SEND, id 0, to 1, 100 bytes
 efa0 Datagram: 1 > 1, 100 bytes
 efa1 Datagram: 1 > 1, 100 bytes
-efa1 Receive work request: queue pair 1, id 0, 8928 bytes
+efa1 Receive work request: queue pair 1, id 32768, 8928 bytes
 efa0 Completion: queue 1, send queue of queue pair 1, SEND, id 0: OK
-efa1 Completion: queue 1, receive queue of queue pair 1, SEND, id 0: OK
+efa1 Completion: queue 1, receive queue of queue pair 1, SEND, id 32768: OK
 ";
 
 /// Returns the lines that tshark prints.
@@ -260,6 +260,8 @@ fn wireshark_shows_a_capture() {
     transfer(&emulator);
     send_by(&emulator, QpType::Ud, &[0; 100]);
     let records = records(&path, SHOWN.lines().count());
+    // tshark runs as another user.
+    fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
     let columns = "-T fields -e frame.interface_name -e _ws.col.Info";
     let columns: Vec<_> = columns.split(' ').collect();
     let mut shown = tshark(&program, &path, &columns);
