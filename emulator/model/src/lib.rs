@@ -72,6 +72,7 @@ mod dma;
 mod faults;
 mod host;
 mod latency;
+mod layouts;
 mod profile;
 mod program_error;
 mod protocol_error;
@@ -104,6 +105,7 @@ pub use faults::{
 };
 pub use host::Host;
 pub use latency::{CommandTimes, Histogram, Times};
+pub use layouts::fields_of;
 pub use profile::{
     attributes::Overrides,
     config::Config,

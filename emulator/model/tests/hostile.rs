@@ -49,6 +49,8 @@ proptest! {
         let mut driver = Driver::with(config(if newest { Profile::Efa4 } else { Profile::Efa3 }));
         let addresses: Vec<u64> = (0..8).map(|_| driver.world.map(1)).collect();
         let mut made = populate(&mut driver, &addresses);
+        // Four of each kind, of which three are attached already, or have the address of another handle.
+        prop_assert_eq!(made.len(), 9 * 4 - if newest { 6 } else { 3 });
         let mut input = Input(&data);
         while !input.is_empty() {
             let request = command(&mut input, &addresses);

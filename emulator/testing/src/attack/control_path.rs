@@ -7,25 +7,20 @@ use std::{num::NonZeroU32, time::Duration};
 use efa_hw::{
     admin::{
         AcqEntry, AqEntry, AqRequest, Command, CtrlBuffInfo, Opcode,
-        ah::{CreateAh, DestroyAh},
-        cq::{CqCaps1, CqCaps2, CreateCq, DestroyCq},
-        eq::{CreateEq, CreateEqCaps, DestroyEq},
-        event_counter::{
-            AttachEventCounter, CreateEventCounter, DestroyEventCounter, DetachEventCounter,
-            ModifyEventCounter, QpEvents,
-        },
-        mr::{AllocMr, DeregMr, PageList, RegMr, RegMrFlags},
-        pd::{AllocPd, DeallocPd},
-        qp::{CreateQp, DestroyQp, ModifyQp, ModifyQpMask, QueryQp},
-        uar::{AllocUar, DeallocUar},
+        cq::{CqCaps1, CreateCq},
+        event_counter::{AttachEventCounter, CreateEventCounter, ModifyEventCounter, QpEvents},
+        mr::{AllocMr, PageList},
+        pd::AllocPd,
+        qp::{CreateQp, ModifyQp, QpState},
     },
-    features::{EqEvents, GetFeature, SetFeature},
+    features::{AenqConfig, Feature, SetFeature},
+    fields::{Kind, leaves},
     regs::{Register, ResetReason},
-    stats::GetStats,
 };
-use efa_model::{Config, Death, FailedReset, Overrides, Profile};
+use efa_model::{Config, Death, FailedReset, Overrides, Profile, fields_of};
 
 use crate::{
+    commands::{create_cq, create_eq, create_qp, reg_mr, to_state},
     input::Input,
     mock::{self, Driver},
 };
@@ -83,66 +78,33 @@ pub fn config(profile: Profile) -> Config {
     config
 }
 
-/// Returns a command that is valid or nearly valid.
+/// Returns a command that is valid or nearly valid: a good one, with numbers, addresses, and unless it
+/// has one, a kind from the input.
 pub fn command(input: &mut Input<'_>, world: &[u64]) -> AqRequest {
-    let number = input.number(world);
     let address = world[usize::from(input.byte() % 8)];
-    match Opcode::ALL[usize::from(input.byte()) % Opcode::ALL.len()] {
+    let opcode = Opcode::ALL[usize::from(input.byte()) % Opcode::ALL.len()];
+    let pages = u64::from(input.byte() % 32);
+    let mut request = match opcode {
         Opcode::CreateQp => CreateQp {
-            pd: number as u16,
-            qp_type: input.near(1 + number % 2, world) as u8,
-            rq_base_addr: input.near(address, world),
-            send_cq_idx: input.number(world) as u32,
-            recv_cq_idx: input.number(world) as u32,
-            send_queue_ring_size: input.near(2048, world) as u32,
-            send_queue_depth: input.near(32, world) as u32,
-            recv_queue_ring_size: input.near(256, world) as u32,
-            recv_queue_depth: input.near(16, world) as u32,
-            uar: input.number(world) as u16,
-            ..Default::default()
+            qp_type: 0,
+            ..create_qp(0, 0, 0, 0)
         }
         .to_request(),
         Opcode::ModifyQp => ModifyQp {
-            modify_mask: ModifyQpMask::from_raw(input.near(1, world) as u32),
-            qp_handle: number as u32,
-            qp_state: input.near(number % 7, world) as u32,
-            cur_qp_state: input.number(world) as u32,
             qkey: input.u32(),
-            sq_psn: input.u32() >> 4,
-            sq_drained_async_notify: true,
-            rnr_retry: input.number(world) as u8,
+            ..to_state(0, QpState::Reset)
         }
         .to_request(),
-        Opcode::QueryQp => QueryQp {
-            qp_handle: number as u32,
+        Opcode::CreateCq => CreateCq {
+            caps_1: CqCaps1::from_raw(input.byte() & 0x20),
+            ..create_cq(0, 0)
         }
         .to_request(),
-        Opcode::DestroyQp => DestroyQp {
-            qp_handle: number as u32,
-        }
-        .to_request(),
-        Opcode::CreateAh => CreateAh {
-            dest_addr: [1 + input.byte() % 3; 16],
-            pd: number as u16,
-        }
-        .to_request(),
-        Opcode::DestroyAh => DestroyAh {
-            ah: number as u16,
-            pd: input.number(world) as u16,
-        }
-        .to_request(),
+        Opcode::CreateEq => create_eq(0).to_request(),
         Opcode::RegMr => {
-            let pages = input.byte() % 32;
-            let length = input.near(u64::from(pages) * 8, world) as u32;
-            let mut command = RegMr {
-                pd: number as u16,
-                mr_length: input.near(u64::from(pages) * 4096, world),
-                flags: RegMrFlags {
-                    phys_page_size_shift: input.near(12, world) as u8,
-                    mem_addr_phy_mode_en: input.byte() < 16,
-                },
-                ..Default::default()
-            };
+            let length = input.near(pages * 8, world) as u32;
+            let mut command = reg_mr(0, 0, pages * 4096);
+            command.flags.mem_addr_phy_mode_en = input.byte() < 16;
             command.set_page_list(match input.byte() % 4 {
                 0 => PageList::Inline([address, 0, 0, input.near(0, world)]),
                 1 => PageList::Indirect(CtrlBuffInfo {
@@ -153,104 +115,60 @@ pub fn command(input: &mut Input<'_>, world: &[u64]) -> AqRequest {
             });
             command.to_request()
         }
-        Opcode::DeregMr => DeregMr {
-            l_key: number as u32,
-        }
-        .to_request(),
-        Opcode::CreateCq => CreateCq {
-            caps_1: CqCaps1 {
-                interrupt_mode_enabled: input.byte() % 2 == 0,
-                virt: false,
-            },
-            caps_2: CqCaps2 {
-                cq_entry_size_words: input.near(8, world) as u8,
-                set_src_addr: true,
-                ..CqCaps2::default()
-            },
-            sub_cq_depth: input.near(16, world) as u16,
-            eqn: number as u16,
-            base_address: input.near(address, world),
-            l_key: 0,
-            num_sub_cqs: input.near(1, world) as u16,
-            uar: input.number(world) as u16,
-        }
-        .to_request(),
-        Opcode::DestroyCq => DestroyCq {
-            cq_idx: number as u16,
-        }
-        .to_request(),
-        Opcode::GetFeature => GetFeature {
-            feature_id: input.byte() % 16,
-            ..Default::default()
+        Opcode::AllocMr => AllocMr {
+            max_pages: 16,
+            ..AllocMr::default()
         }
         .to_request(),
         Opcode::SetFeature => {
             let mut command = SetFeature {
-                feature_id: 2,
-                ..Default::default()
+                feature_id: AenqConfig::ID.into(),
+                ..SetFeature::default()
             };
             command.data[4] = input.byte() & 0x1e;
             command.to_request()
         }
-        Opcode::GetStats => GetStats {
-            stats_type: input.byte() % 8,
-            ..Default::default()
-        }
-        .to_request(),
-        Opcode::AllocPd => AllocPd {}.to_request(),
-        Opcode::DeallocPd => DeallocPd { pd: number as u16 }.to_request(),
-        Opcode::AllocUar => AllocUar {}.to_request(),
-        Opcode::DeallocUar => DeallocUar { uar: number as u16 }.to_request(),
-        Opcode::CreateEq => CreateEq {
-            depth: input.near(16, world) as u16,
-            msix_vector: number as u8,
-            caps: CreateEqCaps {
-                entry_size_words: 4,
-            },
-            base_address: input.near(address, world),
-            events: EqEvents { completion: true },
-        }
-        .to_request(),
-        Opcode::DestroyEq => DestroyEq { eqn: number as u16 }.to_request(),
-        Opcode::AllocMr => AllocMr {
-            pd: number as u16,
-            max_pages: input.near(16, world) as u32,
-        }
-        .to_request(),
-        Opcode::Service => AqRequest {
-            opcode: Opcode::Service.into(),
-            ..AllocPd {}.to_request()
-        },
+        // The first 8 bytes of a page are in page lists.
         Opcode::CreateEventCounter => CreateEventCounter {
-            uar: number as u16,
-            paddr: input.near(address + number % 512 * 8, world),
+            paddr: input.number(world) % 512 * 8,
+            ..CreateEventCounter::default()
         }
         .to_request(),
-        Opcode::DestroyEventCounter => DestroyEventCounter {
-            cntr_handle: number as u32,
-        }
-        .to_request(),
-        Opcode::AttachEventCounter => AttachEventCounter {
-            cntr_handle: number as u32,
-            attach_type: input.near(0, world) as u8,
-            qp_handle: input.number(world) as u32,
-            events: QpEvents::from_raw(input.u32()),
+        Opcode::AttachEventCounter | Opcode::DetachEventCounter => AttachEventCounter {
+            events: QpEvents::from_raw(match opcode {
+                Opcode::AttachEventCounter => input.u32(),
+                _ => 1 << (input.byte() % 16),
+            }),
+            ..AttachEventCounter::default()
         }
         .to_request(),
         Opcode::ModifyEventCounter => ModifyEventCounter {
-            cntr_handle: number as u32,
-            operation: input.near(number % 2, world) as u8,
             value: input.likely(world),
+            ..ModifyEventCounter::default()
         }
         .to_request(),
-        Opcode::DetachEventCounter => DetachEventCounter {
-            cntr_handle: number as u32,
-            attach_type: 0,
-            qp_handle: input.number(world) as u32,
-            events: QpEvents::from_raw(1 << (input.byte() % 16)),
-        }
-        .to_request(),
-    }
+        _ => AllocPd {}.to_request(),
+    };
+    request.opcode = opcode.into();
+    leaves(fields_of(opcode)[0], &mut |field| {
+        let value = match field.kind {
+            Kind::Id | Kind::Key => input.number(world),
+            Kind::Address => input.near(address + field.get(&request.payload), world),
+            Kind::Code(names) if field.get(&request.payload) == 0 => {
+                let (value, _) = names[usize::from(input.byte()) % names.len()];
+                input.near(value.into(), world)
+            }
+            Kind::Gid => {
+                let address = [1 + input.byte() % 3; 16];
+                request.payload[field.bit / 8..][..16].copy_from_slice(&address);
+                return;
+            }
+            Kind::Bytes => return,
+            _ => input.near(field.get(&request.payload), world),
+        };
+        field.put(&mut request.payload, value);
+    });
+    request
 }
 
 /// Creates some objects of each kind as targets; returns the commands with their completions.
@@ -265,11 +183,7 @@ pub fn populate(driver: &mut Driver, addresses: &[u64]) -> Vec<(AqRequest, AcqEn
     // Bytes of 0xff make valid commands, which refer to objects with number 4. There are four of each kind.
     let good = |opcode: Opcode| {
         let index = Opcode::ALL.iter().position(|other| *other == opcode);
-        let data = [
-            &[0xff, 0xff, 0xff, index.unwrap() as u8],
-            [0xff; 64].as_slice(),
-        ]
-        .concat();
+        let data = [&[0xff, index.unwrap() as u8], [0xff; 128].as_slice()].concat();
         command(&mut Input(&data), addresses)
     };
     [
