@@ -214,6 +214,13 @@ impl Overrides {
     }
 }
 
+/// Makes a structure of attributes with the same names, and of others.
+macro_rules! reported {
+    ($type:ident of $self:ident: $($same:ident)*; $($name:ident: $value:expr,)*) => {
+        $type { $($same: $self.$same,)* $($name: $value,)* }
+    };
+}
+
 impl Attributes {
     pub(crate) fn caps(&self) -> Caps {
         Caps {
@@ -247,81 +254,45 @@ impl Attributes {
     }
 
     pub(crate) fn device_attr(&self) -> DeviceAttr {
-        DeviceAttr {
-            supported_features: self.supported_features,
-            page_size_cap: self.page_size_cap,
-            fw_version: self.fw_version,
+        reported!(DeviceAttr of self:
+            supported_features page_size_cap fw_version device_version db_bar phys_addr_width virt_addr_width max_rdma_size;
             admin_api_version: self.api_version,
-            device_version: self.device_version,
-            db_bar: self.db_bar,
-            phys_addr_width: self.phys_addr_width,
-            virt_addr_width: self.virt_addr_width,
-            device_caps: DeviceCaps {
-                rdma_read: self.rdma_read,
-                rnr_retry: self.rnr_retry,
-                data_polling_128: self.data_polling_128,
-                rdma_write: self.rdma_write,
-                unsolicited_write_recv: self.unsolicited_write_recv,
-                event_counters: self.event_counters,
-                sq_64_bit_req_id: self.sq_64_bit_req_id,
-                relaxed_ordering: self.relaxed_ordering,
-            },
-            max_rdma_size: self.max_rdma_size,
+            device_caps: reported!(DeviceCaps of self:
+                rdma_read rnr_retry data_polling_128 rdma_write unsolicited_write_recv event_counters sq_64_bit_req_id
+                relaxed_ordering;
+            ),
             // Drivers pass an EUI-64 on in the byte order of the device, which is big-endian.
             guid: self.guid.swap_bytes(),
             max_link_speed_gbps: self.link_gbps,
-        }
+        )
     }
 
     pub(crate) fn network_attr(&self) -> NetworkAttr {
-        NetworkAttr {
-            addr: self.address,
-            mtu: self.mtu,
-        }
+        reported!(NetworkAttr of self: mtu; addr: self.address,)
     }
 
     pub(crate) fn queue_attr_1(&self) -> QueueAttr1 {
-        QueueAttr1 {
-            max_qp: self.max_qp,
-            max_sq_depth: self.max_sq_depth,
-            inline_buf_size: self.inline_buf_size,
-            max_rq_depth: self.max_rq_depth,
-            max_cq: self.max_cq,
-            max_cq_depth: self.max_cq_depth,
-            sub_cqs_per_cq: self.sub_cqs_per_cq,
-            min_sq_depth: self.min_sq_depth,
-            max_wr_send_sges: self.max_wr_send_sges,
-            max_wr_recv_sges: self.max_wr_recv_sges,
-            max_mr: self.max_mr,
-            max_mr_pages: self.max_mr_pages,
-            max_pd: self.max_pd,
-            max_ah: self.max_ah,
-            max_llq_size: self.max_llq_size,
-            max_wr_rdma_sges: self.max_wr_rdma_sges,
-            max_tx_batch: self.max_tx_batch,
-        }
+        reported!(QueueAttr1 of self:
+            max_qp max_sq_depth inline_buf_size max_rq_depth max_cq max_cq_depth sub_cqs_per_cq min_sq_depth max_wr_send_sges
+            max_wr_recv_sges max_mr max_mr_pages max_pd max_ah max_llq_size max_wr_rdma_sges max_tx_batch;
+        )
     }
 
     pub(crate) fn queue_attr_2(&self) -> QueueAttr2 {
-        QueueAttr2 {
-            inline_buf_size_ex: self.inline_buf_size_ex,
+        reported!(QueueAttr2 of self: inline_buf_size_ex max_event_counters event_counter_max_val;
             supported_event_counter_qp_events: QpEvents::from_raw(self.event_counter_events),
-            max_event_counters: self.max_event_counters,
-            event_counter_max_val: self.event_counter_max_val,
-        }
+        )
     }
 
     pub(crate) fn event_queue_attr(&self) -> EventQueueAttr {
-        EventQueueAttr {
-            max_eq: self.max_eq,
-            max_eq_depth: self.max_eq_depth,
-            event_bitmask: EqEvents { completion: true },
-        }
+        let event_bitmask = EqEvents { completion: true };
+        reported!(EventQueueAttr of self: max_eq max_eq_depth; event_bitmask: event_bitmask,)
     }
 
     pub(crate) fn aenq_config(&self, enabled_groups: u32) -> AenqConfig {
+        let supported_groups = self.aenq_groups;
         AenqConfig {
-            supported_groups: self.aenq_groups,
+            supported_groups,
             enabled_groups,
         }
     }
