@@ -65,7 +65,7 @@ GOOD = """\
         (GOOD.replace("0 reset SHUTDOWN", "0 reset NORMAL"), 1),
         (GOOD.replace("2 reset SHUTDOWN", "2 reset NORMAL"), 1),
         (GOOD.replace("   45.549156 0 reset end\n", ""), 1),
-        (GOOD + "   45.6 0 aq 800 DESTROY_QP(qp=1) = SUCCESS [1 in flight]\n", 1),
+        (GOOD + "   45.6 0 aq 800 DESTROY_QP(qp_handle=1) = SUCCESS [1 in flight]\n", 1),
         (GOOD + "   45.6 0 write AQ_PROD_DB = 0x1\n", 1),
         (GOOD + "   46.0 1 reset SHUTDOWN\n", 1),
         (GOOD + "   46.0 2 reset SHUTDOWN\n", 0),

@@ -19,7 +19,7 @@ def steps(function):
     """Returns the register writes and commands since the last call, without values that vary between runs."""
     lines = []
     for line in trace(function, HIDDEN):
-        text = re.sub(r"^aq \d+ (\w+\(\w*).*", r"\1)", line)
+        text = re.sub(r"^aq \d+ (\w+\((?:feature_id=\w+)?).*", r"\1)", line)
         text = LOW.sub(lambda match: f"{match[1]} = {int(match[2], 16) & 0xFFF:#x}", text)
         lines.append(HIGH.sub(r"\1", text) + f" {line.bytes}" * bool(line.bytes))
     return ", ".join(lines)

@@ -32,7 +32,8 @@ COUNTERS = (
 ).split()
 
 # Kinds of numbers that the device assigns, by their names in the trace and in results.
-NUMBERS = {"send_cq": "cq", "recv_cq": "cq"} | {name: name for name in ("cq", "pd", "uar", "ah", "qp", "qpn", "counter", "lkey", "rkey")}
+NUMBERS = {name: name for name in ("cq", "pd", "uar", "ah", "qp_handle", "qpn", "cntr_handle", "lkey", "rkey")}
+NUMBERS |= {"cq_idx": "cq", "send_cq_idx": "cq", "recv_cq_idx": "cq", "qp_num": "qpn", "l_key": "lkey", "r_key": "rkey"}
 NUMBER = re.compile(rf"\b({'|'.join(NUMBERS)})=(0x[0-9a-f]+|\d+)")
 
 
@@ -319,12 +320,12 @@ def as_another_user(actions):
 MASKS = (
     (re.compile(r"^aq \d+ "), ""),
     (re.compile(r" \[\d+ in flight\]$"), ""),
-    (re.compile(r"\b(ba|rq_ba|pa)=0x([0-9a-f]+)"), lambda match: f"{match[1]}={match[2][-3:] if match[2] != '0' else 'none'}"),
-    (re.compile(r"pages=\[([^\]]*)\]"), lambda match: f"pages={sum(page != '0' for page in match[1].split(', '))}"),
-    (re.compile(r"(?:direct|indirect)=0x[0-9a-f]+/\d+B"), "list"),
-    (re.compile(r"buffer=0x[0-9a-f]+"), "buffer"),
+    (re.compile(r"\b(base_address|rq_base_addr|paddr)=0x[0-9a-f]*?([0-9a-f]{1,3})\b"), r"\1=\2"),
+    (re.compile(r"\b(first|second|third|fourth)=0x[0-9a-f]+"), r"\1"),
+    (re.compile(r"ctrl_data(, ctrl_data_indirect)?, length=\d+, address=0x[0-9a-f]+"), "list"),
+    (re.compile(r"\baddress=0x[0-9a-f]+"), "address"),
     # The offsets of doorbells and of the send queue depend on the assigned numbers.
-    (re.compile(r", (sq_db|rq_db|llq|db)=0x[0-9a-f]+"), ""),
+    (re.compile(r", (\w*db|llq_descriptors)_offset=0x[0-9a-f]+"), ""),
     (re.compile(r" = SUCCESS"), " ="),
     (re.compile(r" =$"), ""),
 )
@@ -349,7 +350,7 @@ def offsets(text, lines):
     """Replaces offsets in a response by `whole` or `in-page` if they equal an offset of the device, whole or within a page."""
     given = collections.defaultdict(set)
     for line in lines:
-        for name, value in re.findall(r"\b(sq_db|rq_db|llq|db)=0x([0-9a-f]+)", line):
+        for name, value in re.findall(r"\b(sq_db|rq_db|llq|db)(?:_descriptors)?_offset=0x([0-9a-f]+)", line):
             given[name].add(int(value, 16))
 
     def describe(match):

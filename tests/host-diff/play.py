@@ -25,13 +25,15 @@ ATTRIBUTES = {"keep_alive_ms": 0, "admin_timeout": 15, "reset_timeout": 10}
 # Register accesses. The health check makes some at times of its own.
 HIDDEN = re.compile(r"read |write ")
 # Values that differ between runs: command ids, addresses, and offsets that are derived from numbers of objects.
-PLACE = re.compile(r"\b(ba|rq_ba|pa|iova|buffer|direct|indirect|guid|db|sq_db|rq_db|llq)=0x[0-9a-f]+|\b(address)=[0-9a-f:]+")
-PAGES = re.compile(r"pages=\[[0-9a-f, ]+\]")
+PLACE = re.compile(
+    r"\b((?:base_)?address|rq_base_addr|paddr|iova|first|second|third|fourth|guid|\w*db_offset|llq_descriptors_offset)=0x[0-9a-f]+"
+    r"|\b(addr)=[0-9a-f:]+"
+)
 ID = re.compile(r"^aq \d+ ")
 IN_FLIGHT = re.compile(r" \[\d+ in flight\]$")
 # Kinds of numbers of objects, by their names in a trace.
-KINDS = {name: name for name in ("uar", "pd", "cq", "qp", "qpn", "ah", "eq", "counter", "lkey", "rkey")}
-KINDS |= {"send_cq": "cq", "recv_cq": "cq"}
+KINDS = {name: name for name in ("uar", "pd", "cq_idx", "qp_handle", "qp_num", "ah", "eqn", "cntr_handle", "l_key", "r_key")}
+KINDS |= {"send_cq_idx": "cq_idx", "recv_cq_idx": "cq_idx"}
 NUMBER = re.compile(rf"\b({'|'.join(KINDS)})=(0x[0-9a-f]+|\d+)")
 
 
@@ -56,7 +58,7 @@ class Traces:
         for line in lines:
             if HIDDEN.match(line):
                 continue
-            text = PLACE.sub(r"\1\2=", PAGES.sub("pages", line))
+            text = PLACE.sub(r"\1\2=", line)
             text = IN_FLIGHT.sub("", ID.sub("aq ", text))
             # The device's attributes use these names for limits on kinds of objects.
             shown.append(text if "_FEATURE(" in text else NUMBER.sub(self.number, text))

@@ -110,7 +110,7 @@ def adjacent_pages():
     raise Failed(f"no two pages of {TRIES} times {HUGE} bytes are adjacent")
 
 
-@suite.case("memory is registered in pages of 4 GiB", "ok page_shift=32")
+@suite.case("memory is registered in pages of 4 GiB", "ok phys_page_size_shift=32")
 def giant_pages():
     _memory, start, number = adjacent_pages()
     with device_with(page_size_cap=PAGE | 1 << 32) as context:
@@ -119,7 +119,7 @@ def giant_pages():
         main.trace()
         # The IOVA has the same offset in a page of 4 GiB as the physical address.
         result = result_of(MemoryRegion, context, pd, start, 2 * PAGE, objects.ACCESS_LOCAL_WRITE, number * PAGE)
-        return " ".join([result, *re.findall(r"page_shift=\d+", " ".join(main.trace()))])
+        return " ".join([result, *re.findall(r"phys_page_size_shift=\d+", " ".join(main.trace()))])
 
 
 @suite.case("relaxed ordering is not requested by a bit that is a guess", "ok, 0 times")

@@ -3,7 +3,7 @@
 //! Trace events, formatted as one line each.
 
 mod command;
-mod flag;
+mod fields;
 mod wire;
 mod work;
 
@@ -16,6 +16,7 @@ use efa_hw::{
     regs::Register,
 };
 
+use self::fields::{Fields, code};
 use crate::{program_error::ProgramError, protocol_error::ProtocolError, region_work::RegionWork};
 
 /// Kind of a trace event.
@@ -194,25 +195,30 @@ impl Display for TraceEvent {
                 let (header, request) = (command.header(), command.request());
                 write!(f, "aq {} ", header.command_id.id)?;
                 let opcode = Opcode::try_from(header.opcode);
-                match opcode {
-                    Ok(opcode) => {
-                        write!(f, "{opcode}(")?;
-                        command::arguments(f, opcode, &request)?;
-                    }
-                    Err(_) => write!(f, "opcode {}(", header.opcode)?,
+                write!(f, "{}(", code(opcode, "opcode", header.opcode))?;
+                if let Ok(opcode) = opcode {
+                    let mut fields = Fields {
+                        f,
+                        separator: "",
+                        zeros: false,
+                        without: &[],
+                    };
+                    command::arguments(&mut fields, opcode, &request)?;
                 }
                 f.write_str(") = ")?;
                 match completion {
                     None => f.write_str("no completion")?,
                     Some(completion) => {
                         let status = AcqHeader::of(completion).status;
-                        match (Status::try_from(status), opcode) {
-                            (Ok(Status::Success), Ok(opcode)) => {
-                                write!(f, "{}", Status::Success)?;
-                                command::results(f, opcode, &request, completion)?;
-                            }
-                            (Ok(status), _) => write!(f, "{status}")?,
-                            (Err(_), _) => write!(f, "status {status}")?,
+                        write!(f, "{}", code(Status::try_from(status), "status", status))?;
+                        if let (0, Ok(opcode)) = (status, opcode) {
+                            let mut fields = Fields {
+                                f,
+                                separator: " ",
+                                zeros: true,
+                                without: &[],
+                            };
+                            command::results(&mut fields, opcode, &request, completion)?;
                         }
                     }
                 }
@@ -221,7 +227,7 @@ impl Display for TraceEvent {
                 }
                 write!(f, " [{in_flight} in flight]")
             }
-            Self::RegionWork { qp, work, status } => write!(f, "sq {qp} {work} = {status}"),
+            Self::RegionWork { qp, work, status } => work::region(f, *qp, work, *status),
             Self::WorkRequest { qp, descriptor } => work::request(f, *qp, descriptor),
             Self::Receive { qp, descriptors } => work::receive(f, *qp, descriptors),
             Self::Completion { cq, entry } => work::completion(f, *cq, entry),
@@ -272,10 +278,6 @@ impl Display for TraceEvent {
 }
 
 fn event(f: &mut Formatter<'_>, group: u16, syndrome: u16) -> fmt::Result {
-    f.write_str("aenq ")?;
-    match AenqGroup::try_from(group) {
-        Ok(group) => write!(f, "{group}")?,
-        Err(_) => write!(f, "group {group}")?,
-    }
-    write!(f, " syndrome={syndrome}")
+    let group = code(AenqGroup::try_from(group), "group", group);
+    write!(f, "aenq {group} syndrome={syndrome}")
 }

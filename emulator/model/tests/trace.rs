@@ -5,28 +5,26 @@
 use efa_hw::{
     admin::{
         AqRequest, Command, CtrlBuffInfo,
-        ah::{CreateAh, DestroyAh},
-        cq::{CqCaps1, CqCaps2, CreateCq, DestroyCq},
-        eq::{CreateEq, CreateEqCaps, DestroyEq},
-        event_counter::{
-            AttachEventCounter, CreateEventCounter, DestroyEventCounter, DetachEventCounter,
-            ModifyEventCounter, QpEvents,
-        },
-        mr::{AllocMr, DeregMr, PageList, RegMr, RegMrFlags, RegMrPermissions},
+        ah::CreateAh,
+        event_counter::{DetachEventCounter, QpEvents},
+        mr::{PageList, RegMrPermissions},
         pd::{AllocPd, DeallocPd},
-        qp::{CreateQp, CreateQpFlags, DestroyQp, ModifyQp, ModifyQpMask, QueryQp},
-        uar::{AllocUar, DeallocUar},
+        qp::{ModifyQpMask, QpState, QueryQp},
+        uar::AllocUar,
     },
     aenq::AenqGroup,
     features::{
-        AenqConfig, DeviceAttr, EqEvents, EventQueueAttr, HwHints, NetworkAttr, QueueAttr1,
-        QueueAttr2, SetFeature,
+        AenqConfig, DeviceAttr, EventQueueAttr, HwHints, NetworkAttr, QueueAttr1, QueueAttr2,
+        SetFeature,
     },
     regs::{Register, ResetReason},
     stats::GetStats,
 };
 use efa_model::{Death, Profile};
-use efa_testing::mock::Driver;
+use efa_testing::{
+    commands::{create_cq, create_eq, create_qp, reg_mr, to_state},
+    mock::Driver,
+};
 
 /// Executes a command and returns the lines of the trace.
 fn traced(driver: &mut Driver, command: &impl Command) -> Vec<String> {
@@ -42,10 +40,11 @@ fn commands() {
     let overrides = r#"{"relaxed_ordering": true}"#;
     driver.device.set(serde_json::from_str(overrides).unwrap());
     let mut id = 0;
-    let mut check = |driver: &mut Driver, command: &dyn Fn(&mut Driver) -> Vec<String>, line| {
-        assert_eq!(command(driver), [format!("aq {id} {line} [1 in flight]")]);
-        id += 1;
-    };
+    let mut check =
+        |driver: &mut Driver, command: &dyn Fn(&mut Driver) -> Vec<String>, line: &str| {
+            assert_eq!(command(driver), [format!("aq {id} {line} [1 in flight]")]);
+            id += 1;
+        };
     macro_rules! check {
         ($command:expr, $line:expr) => {
             check(&mut driver, &|driver| traced(driver, &$command), $line)
@@ -55,156 +54,83 @@ fn commands() {
     check!(AllocPd {}, "ALLOC_PD() = SUCCESS pd=1");
     check!(AllocUar {}, "ALLOC_UAR() = SUCCESS uar=1");
     check!(
-        CreateEq {
-            depth: 1024,
-            msix_vector: 2,
-            caps: CreateEqCaps {
-                entry_size_words: 4
-            },
-            base_address: 0x1000,
-            events: EqEvents { completion: true },
-        },
-        "CREATE_EQ(depth=1024, entry=16B, vector=2, ba=0x1000, completions) = SUCCESS eq=1"
+        create_eq(0x1000),
+        "CREATE_EQ(depth=64, msix_vector=1, entry_size_words=4, base_address=0x1000, events=completion) = SUCCESS eqn=1"
     );
+    let mut cq = create_cq(1, 0x2000);
+    (cq.caps_1.interrupt_mode_enabled, cq.eqn) = (true, 1);
     check!(
-        CreateCq {
-            caps_1: CqCaps1 {
-                interrupt_mode_enabled: true,
-                virt: false
-            },
-            caps_2: CqCaps2 {
-                cq_entry_size_words: 8,
-                set_src_addr: true,
-                ..CqCaps2::default()
-            },
-            sub_cq_depth: 256,
-            eqn: 1,
-            base_address: 0x2000,
-            num_sub_cqs: 1,
-            uar: 1,
-            ..Default::default()
-        },
-        "CREATE_CQ(uar=1, depth=256, entry=32B, sub_cqs=1, ba=0x2000, eq=1, src_addr) = \
-         SUCCESS cq=1, depth=256, db=0x1000"
+        cq,
+        "CREATE_CQ(caps_1=interrupt_mode_enabled, cq_entry_size_words=8, set_src_addr, sub_cq_depth=64, eqn=1, \
+         base_address=0x2000, num_sub_cqs=1, uar=1) = \
+         SUCCESS cq_idx=1, sub_cq_actual_depth=64, db_offset=0x1000, flags=db_valid"
     );
+    let mut qp = create_qp(1, 1, 1, 0x3000);
+    qp.flags.unsolicited_write_recv = true;
     check!(
-        CreateQp {
-            pd: 1,
-            qp_type: 2,
-            flags: CreateQpFlags {
-                unsolicited_write_recv: true,
-                ..Default::default()
-            },
-            rq_base_addr: 0x3000,
-            send_cq_idx: 1,
-            recv_cq_idx: 1,
-            send_queue_ring_size: 128 * 128,
-            send_queue_depth: 128,
-            recv_queue_ring_size: 512,
-            recv_queue_depth: 32,
-            uar: 1,
-            sl: 8,
-            ..Default::default()
-        },
-        "CREATE_QP(SRD, pd=1, uar=1, send_cq=1, recv_cq=1, sq=128/16384B, rq=32/512B, \
-         rq_ba=0x3000, sl=8, unsolicited_write_recv) = \
-         SUCCESS qp=1, qpn=1, sq_db=0x0, rq_db=0x8, llq=0x0"
+        qp,
+        "CREATE_QP(pd=1, qp_type=SRD, flags=unsolicited_write_recv, rq_base_addr=0x3000, send_cq_idx=1, recv_cq_idx=1, \
+         send_queue_ring_size=4096, send_queue_depth=64, recv_queue_ring_size=1024, recv_queue_depth=64, uar=1) = \
+         SUCCESS qp_handle=1, qp_num=1, send_sub_cq_idx=0, recv_sub_cq_idx=0, sq_db_offset=0x0, rq_db_offset=0x8, \
+         llq_descriptors_offset=0x0"
     );
+    let mut modify = to_state(1, QpState::Init);
+    modify.modify_mask.cur_qp_state = true;
+    modify.qkey = 0x1234;
     check!(
-        ModifyQp {
-            modify_mask: ModifyQpMask {
-                qp_state: true,
-                cur_qp_state: true,
-                qkey: true,
-                ..Default::default()
-            },
-            qp_handle: 1,
-            qp_state: 1,
-            cur_qp_state: 0,
-            qkey: 0x1234,
-            ..Default::default()
-        },
-        "MODIFY_QP(qp=1, from=RESET, to=INIT, qkey=0x1234) = SUCCESS"
+        modify,
+        "MODIFY_QP(modify_mask=qp_state+cur_qp_state, qp_handle=1, qp_state=INIT, cur_qp_state=RESET, qkey=0x1234) = \
+         SUCCESS"
     );
+    modify.modify_mask = ModifyQpMask::from_raw(0b11_1001);
+    modify.qp_state = 77;
+    modify.sq_drained_async_notify = true;
     check!(
-        ModifyQp {
-            modify_mask: ModifyQpMask::from_raw(0b11_1001),
-            qp_handle: 1,
-            qp_state: 77,
-            sq_psn: 0xab,
-            sq_drained_async_notify: true,
-            rnr_retry: 7,
-            ..Default::default()
-        },
-        "MODIFY_QP(qp=1, to=77, sq_psn=0xab, notify=true, rnr_retry=7) = ILLEGAL_PARAMETER"
+        modify,
+        "MODIFY_QP(modify_mask=qp_state+sq_psn+sq_drained_async_notify+rnr_retry, qp_handle=1, qp_state=77, \
+         cur_qp_state=RESET, qkey=0x1234, sq_drained_async_notify) = ILLEGAL_PARAMETER"
     );
     check!(
         QueryQp { qp_handle: 1 },
-        "QUERY_QP(qp=1) = SUCCESS INIT, qkey=0x1234, sq_psn=0x0, rnr_retry=7"
+        "QUERY_QP(qp_handle=1) = SUCCESS qp_state=INIT, qkey=0x0, sq_psn=0x0, rnr_retry=7"
     );
+    let mut dest_addr = [0; 16];
+    (dest_addr[0], dest_addr[1], dest_addr[15]) = (0xfe, 0x80, 7);
     check!(
-        CreateAh {
-            pd: 1,
-            dest_addr: [
-                0xfe, 0x80, 0, 0, 0, 0, 0, 0, 2, 0xef, 0xa0, 0xff, 0xfe, 0, 0, 1
-            ],
-        },
-        "CREATE_AH(pd=1, dest=fe80::2ef:a0ff:fe00:1) = SUCCESS ah=1"
+        CreateAh { pd: 1, dest_addr },
+        "CREATE_AH(dest_addr=fe80::7, pd=1) = SUCCESS ah=1"
     );
-    let region = |list| {
-        let mut command = RegMr {
-            pd: 1,
-            mr_length: 0x1000,
-            flags: RegMrFlags {
-                phys_page_size_shift: 12,
-                mem_addr_phy_mode_en: false,
-            },
-            permissions: RegMrPermissions {
-                local_write_enable: true,
-                remote_write_enable: true,
-                remote_read_enable: true,
-                relaxed_ordering: true,
-            },
-            iova: 0x7000,
-            ..Default::default()
-        };
-        command.set_page_list(list);
-        command
-    };
+    let mut region = reg_mr(1, 0x7000, 0x1000);
+    region.permissions = RegMrPermissions::from_raw(RegMrPermissions::DEFINED);
+    let all = "local_write_enable+remote_write_enable+remote_read_enable+relaxed_ordering";
+    let start = "REG_MR(pd=1, mr_length=4096, phys_page_size_shift=12, ";
+    let end = format!("permissions={all}, iova=0x7000, ");
+    region.set_page_list(PageList::Inline([0x4000, 0, 0, 0]));
+    let made = "l_key=0x1, r_key=0x80001, validity=recv_ic_id+rdma_read_ic_id+rdma_recv_ic_id, recv_ic_id=1, rdma_read_ic_id=2, \
+                rdma_recv_ic_id=3";
     check!(
-        region(PageList::Inline([0x4000, 0, 0, 0])),
-        "REG_MR(pd=1, iova=0x7000, length=4096, page_shift=12, page_num=0, pages=[4000, 0, 0, 0], \
-         local_write, remote_write, remote_read, relaxed_ordering) = SUCCESS lkey=0x1, rkey=0x80001"
+        region,
+        &format!("{start}{end}first=0x4000) = SUCCESS {made}")
     );
-    let buffer = CtrlBuffInfo {
+    let list = CtrlBuffInfo {
         length: 20,
         address: 0x5000,
     };
+    region.set_page_list(PageList::Direct(list));
+    let failed = "length=20, address=0x5000) = MALFORMED_REQUEST";
+    check!(region, &format!("{start}{end}ctrl_data, {failed}"));
+    region.set_page_list(PageList::Indirect(list));
+    region.flags.mem_addr_phy_mode_en = true;
     check!(
-        region(PageList::Direct(buffer)),
-        "REG_MR(pd=1, iova=0x7000, length=4096, page_shift=12, page_num=0, direct=0x5000/20B, \
-         local_write, remote_write, remote_read, relaxed_ordering) = MALFORMED_REQUEST"
-    );
-    let mut physical = region(PageList::Indirect(buffer));
-    physical.flags.mem_addr_phy_mode_en = true;
-    check!(
-        physical,
-        "REG_MR(pd=1, iova=0x7000, length=4096, page_shift=12, page_num=0, indirect=0x5000/20B, \
-         physical, local_write, remote_write, remote_read, relaxed_ordering) = MALFORMED_REQUEST"
-    );
-    check!(
-        AllocMr {
-            pd: 1,
-            max_pages: 9
-        },
-        "ALLOC_MR(pd=1, max_pages=9) = SUCCESS lkey=0x2, rkey=0x80002"
+        region,
+        &format!("{start}mem_addr_phy_mode_en, {end}ctrl_data, ctrl_data_indirect, {failed}")
     );
     check!(
         GetStats {
             stats_type: 4,
             ..Default::default()
         },
-        "GET_STATS(NETWORK) = SUCCESS"
+        "GET_STATS(stats_type=NETWORK, scope=ALL) = SUCCESS"
     );
     check!(
         GetStats {
@@ -213,94 +139,31 @@ fn commands() {
             scope_modifier: 3,
             ..Default::default()
         },
-        "GET_STATS(9, scope=QUEUE/3) = UNSUPPORTED_OPCODE"
+        "GET_STATS(stats_type=9, scope=QUEUE, scope_modifier=3) = UNSUPPORTED_OPCODE"
     );
+    let groups = AenqConfig {
+        supported_groups: 0,
+        enabled_groups: 0x1e,
+    };
     check!(
         SetFeature {
             feature_id: 2,
-            data: AenqConfig {
-                supported_groups: 0,
-                enabled_groups: 0x1e
-            }
-            .into_setting(),
+            data: groups.into_setting(),
             ..Default::default()
         },
-        "SET_FEATURE(AENQ_CONFIG, enabled=0x1e) = SUCCESS"
+        "SET_FEATURE(feature_id=AENQ_CONFIG, enabled_groups=0x1e) = SUCCESS"
     );
-    check!(DestroyQp { qp_handle: 1 }, "DESTROY_QP(qp=1) = SUCCESS");
-    check!(DestroyCq { cq_idx: 1 }, "DESTROY_CQ(cq=1) = SUCCESS");
-    check!(DestroyEq { eqn: 1 }, "DESTROY_EQ(eq=1) = SUCCESS");
-    check!(
-        DestroyAh { ah: 1, pd: 1 },
-        "DESTROY_AH(pd=1, ah=1) = SUCCESS"
-    );
-    check!(DeregMr { l_key: 1 }, "DEREG_MR(lkey=0x1) = SUCCESS");
     check!(DeallocPd { pd: 1 }, "DEALLOC_PD(pd=1) = RESOURCE_BUSY");
-    check!(DeallocUar { uar: 1 }, "DEALLOC_UAR(uar=1) = SUCCESS");
-}
-
-#[test]
-fn event_counters() {
-    let mut driver = Driver::new(Profile::Efa3);
-    let overrides = r#"{"event_counters":true,"max_event_counters":2,"event_counter_max_val":255,
-        "event_counter_events":1023}"#;
-    driver.device.set(serde_json::from_str(overrides).unwrap());
-    driver.execute(&AllocUar {}).unwrap();
-    let paddr = driver.world.map(1);
-    let mut id = 1;
-    let mut check = |lines: Vec<String>, line: &str| {
-        assert_eq!(lines, [format!("aq {id} {line} [1 in flight]")]);
-        id += 1;
-    };
-    macro_rules! check {
-        ($command:expr, $line:expr) => {
-            check(traced(&mut driver, &$command), $line)
-        };
-    }
-    check!(
-        CreateEventCounter { uar: 1, paddr },
-        &format!("CREATE_EVENT_COUNTER(uar=1, pa={paddr:#x}) = SUCCESS counter=1")
-    );
-    for (operation, end) in [
-        (0, "SET, value=5) = SUCCESS"),
-        (1, "ADD, value=5) = SUCCESS"),
-        (9, "9, value=5) = ILLEGAL_PARAMETER"),
-    ] {
-        check!(
-            ModifyEventCounter {
-                cntr_handle: 1,
-                operation,
-                value: 5
-            },
-            &format!("MODIFY_EVENT_COUNTER(counter=1, {end}")
-        );
-    }
-    check!(
-        AttachEventCounter {
-            cntr_handle: 1,
-            qp_handle: 7,
-            events: QpEvents::from_raw(0x203),
-            ..Default::default()
-        },
-        "ATTACH_EVENT_COUNTER(counter=1, qp=7, events=0x203) = ILLEGAL_PARAMETER"
-    );
     check!(
         DetachEventCounter {
             cntr_handle: 1,
-            attach_type: 3,
+            attach_type: 0,
             qp_handle: 7,
-            events: QpEvents::default(),
+            events: QpEvents::from_raw(0x203),
         },
-        "DETACH_EVENT_COUNTER(counter=1, qp=7, events=0x0, type=3) = ILLEGAL_PARAMETER"
+        "DETACH_EVENT_COUNTER(cntr_handle=1, attach_type=QP_EVENTS, qp_handle=7, \
+         events=send_comp+send_comp_err+remote_write_comp) = UNSUPPORTED_OPCODE"
     );
-    check!(
-        DestroyEventCounter { cntr_handle: 1 },
-        "DESTROY_EVENT_COUNTER(counter=1) = SUCCESS"
-    );
-    driver.world.trace.clear();
-    driver.feature::<QueueAttr2>().unwrap();
-    let line = "(QUEUE_ATTR_2) = SUCCESS inline=80B, counters=2, max_val=0xff, events=0x3ff [";
-    assert!(driver.world.traced(&[line]));
 }
 
 #[test]
@@ -324,17 +187,22 @@ fn features() {
     assert_eq!(
         lines,
         [
-            "0 GET_FEATURE(DEVICE_ATTR) = SUCCESS features=0x2fe, caps=0x1b, \
-             guid=0x2efa0fffe000001, db_bar=4, link=400Gbps [1 in flight]",
-            "1 GET_FEATURE(AENQ_CONFIG) = SUCCESS supported=0x1e, enabled=0x0 [1 in flight]",
-            "2 GET_FEATURE(NETWORK_ATTR) = SUCCESS address=fe80::2ef:a0ff:fe00:1, mtu=8928 \
+            "0 GET_FEATURE(feature_id=DEVICE_ATTR) = SUCCESS supported_features=0x2fe, \
+             page_size_cap=0x7ffff000, fw_version=0x1, admin_api_version=0x1, device_version=0x3, db_bar=4, phys_addr_width=48, \
+             virt_addr_width=57, device_caps=rdma_read+rnr_retry+rdma_write+unsolicited_write_recv, max_rdma_size=1073741824, \
+             guid=0x10000feffa0ef02, max_link_speed_gbps=400 [1 in flight]",
+            "1 GET_FEATURE(feature_id=AENQ_CONFIG) = SUCCESS supported_groups=0x1e, enabled_groups=0x0 [1 in flight]",
+            "2 GET_FEATURE(feature_id=NETWORK_ATTR) = SUCCESS addr=fe80::2ef:a0ff:fe00:1, mtu=8928 [1 in flight]",
+            "3 GET_FEATURE(feature_id=QUEUE_ATTR_1) = SUCCESS max_qp=256, max_sq_depth=4096, inline_buf_size=32, \
+             max_rq_depth=32768, max_cq=512, max_cq_depth=32768, sub_cqs_per_cq=1, min_sq_depth=32, max_wr_send_sges=2, \
+             max_wr_recv_sges=3, max_mr=65534, max_mr_pages=1048576, max_pd=256, max_ah=4096, max_llq_size=262144, \
+             max_wr_rdma_sges=1, max_tx_batch=64 [1 in flight]",
+            "4 GET_FEATURE(feature_id=QUEUE_ATTR_2) = SUCCESS inline_buf_size_ex=80, max_event_counters=0, \
+             event_counter_max_val=0x0 [1 in flight]",
+            "5 GET_FEATURE(feature_id=EVENT_QUEUE_ATTR) = SUCCESS max_eq=32, max_eq_depth=1024, event_bitmask=completion \
              [1 in flight]",
-            "3 GET_FEATURE(QUEUE_ATTR_1) = SUCCESS qp=256, cq=512, mr=65534, pd=256, ah=4096, \
-             sq=4096, rq=32768, cqe=32768 [1 in flight]",
-            "4 GET_FEATURE(QUEUE_ATTR_2) = SUCCESS inline=80B [1 in flight]",
-            "5 GET_FEATURE(EVENT_QUEUE_ATTR) = SUCCESS eq=32, eqe=1024 [1 in flight]",
-            "6 GET_FEATURE(HW_HINTS) = SUCCESS mmio=0ms, watchdog=0ms, admin=0ms, poll=0ms \
-             [1 in flight]",
+            "6 GET_FEATURE(feature_id=HW_HINTS) = SUCCESS mmio_read_timeout=0, driver_watchdog_timeout=0, \
+             admin_completion_timeout=0, poll_interval=0 [1 in flight]",
         ]
     );
 }

@@ -198,17 +198,20 @@ fn trace() {
     net.outcome(&mut a, &Send::invalidate(fast.lkey));
     net.outcome(&mut a, &Send::register(&unsupported));
     let (qp, key, page) = (a.number, fast.lkey, fast.pages()[0]);
-    let start = format!("sq {qp} FAST_REG(lkey={key:#x}, iova=0x7f0000000005, length=");
-    let all = ", local_write, remote_write, remote_read";
+    let start = format!("sq {qp} FAST_REG(lkey={key:#x}, ");
+    let all = "permissions=local_write_enable+remote_write_enable+remote_read_enable, ";
+    let rest = "iova=0x7f0000000005, mr_length";
     let lines = [
-        format!("{start}100, page_shift=12, page={page:#x}) = OK"),
         format!(
-            "{start}8187, page_shift=12, direct={:#x}{all}) = LOCAL_ERROR_INVALID_LKEY",
+            "{start}phys_page_size_shift=12, pbl_mode=INLINE_PBL, {rest}=100, pbl={page:#x}) = OK"
+        ),
+        format!(
+            "{start}{all}phys_page_size_shift=12, pbl_mode=DIRECT_PBL, {rest}=8187, pbl={:#x}) = LOCAL_ERROR_INVALID_LKEY",
             direct.pbl
         ),
         format!("sq {qp} FAST_INV(lkey={key:#x}) = OK"),
         format!(
-            "{start}100, page_shift=12, pbl_mode=3, pbl={page:#x}) = LOCAL_ERROR_UNSUPPORTED_OP"
+            "{start}phys_page_size_shift=12, pbl_mode=3, {rest}=100, pbl={page:#x}) = LOCAL_ERROR_UNSUPPORTED_OP"
         ),
     ];
     let trace = net.world(a.port, |world| world.trace.clone());

@@ -574,7 +574,7 @@ fn a_region_is_deregistered_by_its_current_key() {
         let ((), log) = traced(|| objects.use_region());
         let key = |name: &str| {
             let line = log.iter().find(|line| line.contains(name));
-            let (_, rest) = line?.split_once("lkey=")?;
+            let (_, rest) = line?.split_once("l_key=")?;
             let digits = rest
                 .split(|end: char| !end.is_ascii_alphanumeric())
                 .next()?;

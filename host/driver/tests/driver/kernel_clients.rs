@@ -226,7 +226,7 @@ fn a_region_is_the_one_that_the_driver_has_created() {
                 assert_eq!(objects.register(first), Err(EINVAL));
             }
             let ((), log) = traced(|| verbs::dereg_mr(first, null_mut()).unwrap());
-            let own = format!("lkey={key:#x}");
+            let own = format!("l_key={key:#x}");
             assert!(log.iter().any(|line| line.contains(&own)), "{own}: {log:?}");
             assert_eq!(objects.register(second), Ok(()));
             verbs::dereg_mr(second, null_mut()).unwrap();

@@ -201,7 +201,7 @@ fn asks_for_relaxed_ordering() {
             let (made, log) = traced(|| program.process.register(pd, place, access, &[], &mut []));
             made.unwrap();
             let command = log.iter().find(|line| line.contains("REG_MR("));
-            let asks = command.unwrap().contains("local_write, relaxed_ordering");
+            let asks = command.unwrap().contains("write_enable+relaxed_ordering");
             assert_eq!(asks, is_asked);
         });
     }
