@@ -95,18 +95,17 @@ mod tests {
     use crate::packet::{Ack, Body, Verdict};
 
     fn packet(from: usize, psn: u64) -> Packet {
+        let (connection, verdict) = (0, Verdict::Delivered);
+        let ack = Ack {
+            connection,
+            psn,
+            verdict,
+        };
         Packet {
             from: PortId(from),
             to: PortId(0),
             path: 0,
-            body: Body::Ack(
-                Ack {
-                    connection: 0,
-                    psn,
-                    verdict: Verdict::Delivered,
-                },
-                None,
-            ),
+            body: Body::Ack(ack, None),
         }
     }
 

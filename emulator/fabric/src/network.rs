@@ -382,40 +382,36 @@ mod tests {
         at
     }
 
-    #[test]
-    fn paths_are_the_uplinks_of_racks() {
-        // 10 microseconds for each packet and link.
-        let settings = Settings {
-            rack: 4,
-            link_gbps: 8.0,
-            path_gbps: 8.0,
-            ..Settings::default()
-        };
-        // These packets share no link. Each uses two links of devices, and two of a path.
-        assert_eq!(
-            arrivals(&settings, &[((0, 4), 0), ((4, 0), 0)]),
-            [40_000; 2]
-        );
-        assert_eq!(
-            arrivals(&settings, &[((0, 4), 0), ((1, 5), 1)]),
-            [40_000; 2]
-        );
-        // Packets of the same direction share a path, unless they stay within a rack.
-        let shared = [((0, 4), 0), ((1, 5), 0)];
-        assert_eq!(arrivals(&settings, &shared), [40_000, 50_000]);
-        let local = [((0, 1), 0), ((2, 3), 0)];
-        assert_eq!(arrivals(&settings, &local), [20_000; 2]);
+    fn settings(json: &str) -> Settings {
+        serde_json::from_str(json).unwrap()
     }
 
+    /// Each packet takes 10 microseconds on each link.
     #[test]
-    fn without_racks_all_share_each_path() {
-        let settings = Settings {
-            link_gbps: 8.0,
-            path_gbps: 8.0,
-            ..Settings::default()
-        };
-        let sent = [((0, 4), 0), ((4, 0), 0)];
-        assert_eq!(arrivals(&settings, &sent), [30_000, 40_000]);
+    fn paths_are_the_uplinks_of_racks() {
+        let racks = settings(r#"{"rack":4,"link_gbps":8.0,"path_gbps":8.0}"#);
+        let no_racks = settings(r#"{"link_gbps":8.0,"path_gbps":8.0}"#);
+        for (what, settings, sent, expected) in [
+            // Each uses two links of devices, and two of a path.
+            (
+                "two directions",
+                &racks,
+                [((0, 4), 0), ((4, 0), 0)],
+                [40, 40],
+            ),
+            ("two paths", &racks, [((0, 4), 0), ((1, 5), 1)], [40, 40]),
+            ("one path", &racks, [((0, 4), 0), ((1, 5), 0)], [40, 50]),
+            ("in a rack", &racks, [((0, 1), 0), ((2, 3), 0)], [20, 20]),
+            (
+                "without racks",
+                &no_racks,
+                [((0, 4), 0), ((4, 0), 0)],
+                [30, 40],
+            ),
+        ] {
+            let expected = expected.map(|us| us * 1000);
+            assert_eq!(arrivals(settings, &sent), expected, "{what}");
+        }
     }
 
     #[test]
@@ -431,26 +427,15 @@ mod tests {
 
     #[test]
     fn a_packet_within_a_rack_needs_no_path() {
-        let down = crate::PathSettings {
-            down: true,
-            ..crate::PathSettings::default()
-        };
-        let settings = Settings {
-            rack: 4,
-            link_gbps: 8.0,
-            path: vec![down],
-            ..Settings::default()
-        };
+        let settings = settings(r#"{"rack":4,"link_gbps":8.0,"path":[{"down":true}]}"#);
         let network = Network::new(settings, 1);
         network.set_ports(8);
-        let sent = [((0, 1), 0), ((0, 4), 0)];
-        for (ends, path) in sent {
-            network
-                .send(Duration::ZERO, ends, path, LOAD, ends)
-                .unwrap();
+        for ends in [(0, 1), (0, 4)] {
+            network.send(Duration::ZERO, ends, 0, LOAD, ends).unwrap();
         }
-        assert_eq!(network.receive(Duration::from_secs(1)), Some((0, 1)));
-        assert_eq!(network.receive(Duration::from_secs(1)), None);
+        let later = Duration::from_secs(1);
+        assert_eq!(network.receive(later), Some((0, 1)));
+        assert_eq!(network.receive(later), None);
         let counters = network.counters()[0];
         assert_eq!((counters.packets, counters.lost), (1, 1));
     }

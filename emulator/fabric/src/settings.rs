@@ -275,17 +275,10 @@ mod tests {
 
     #[test]
     fn a_path_that_is_down_is_not_ideal() {
-        let with = |down| {
-            let path = PathSettings {
-                down,
-                ..PathSettings::default()
-            };
-            Settings {
-                path: vec![PathSettings::default(), path],
-                ..Settings::default()
-            }
-        };
-        assert!(with(false).is_ideal());
-        assert!(!with(true).is_ideal());
+        for down in [false, true] {
+            let text = format!(r#"{{"path":[{{}},{{"down":{down}}}]}}"#);
+            let settings: Settings = serde_json::from_str(&text).unwrap();
+            assert_eq!(settings.is_ideal(), !down);
+        }
     }
 }

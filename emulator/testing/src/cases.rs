@@ -2,18 +2,12 @@
 
 //! Data exchange of two queue pairs: each case runs in process and over vfio-user sockets.
 
-use efa_fabric::Settings;
-use efa_hw::{
-    admin::qp::QpType,
-    io::{Cdesc, CompStatus, OpType, QueueType},
-};
-use efa_model::Profile;
+use efa_hw::io::{Cdesc, CompStatus, OpType, QueueType};
 
 use crate::{
     bus::PAGE,
     machine::End,
-    net::Net,
-    qp::{self, Qp, Send, Shape},
+    qp::{self, Qp, Send},
     region::{Region, pattern},
 };
 
@@ -42,63 +36,6 @@ pub trait Pair {
 
     /// Waits for the next completion.
     fn wait(&mut self, at: usize) -> Cdesc;
-}
-
-/// Two queue pairs on a network in process.
-pub struct Inside {
-    net: Net,
-    qps: [Qp; 2],
-    regions: [Region; 2],
-}
-
-impl Inside {
-    /// Creates two devices, with regions that begin within pages. `wqe_size`: bytes of a send work request.
-    pub fn new(settings: Settings, wqe_size: u32) -> Self {
-        let mut net = Net::new(&[Profile::Efa3; 2], settings);
-        let shape = Shape::new(QpType::Srd, wqe_size);
-        let [mut a, mut b] = [0, 1].map(|port| net.qp_of(port, shape));
-        net.introduce(&mut a, &mut b);
-        let regions = [net.region(&a, 250, 123), net.region(&b, 250, 4000)];
-        Self {
-            net,
-            qps: [a, b],
-            regions,
-        }
-    }
-}
-
-impl Pair for Inside {
-    fn qp(&self, at: usize) -> &Qp {
-        &self.qps[at]
-    }
-
-    fn region(&self, at: usize) -> &Region {
-        &self.regions[at]
-    }
-
-    fn fill(&mut self, at: usize, bytes: &[u8]) {
-        self.net.fill(&self.regions[at], 0, bytes);
-    }
-
-    fn content(&mut self, at: usize, offset: u64, length: usize) -> Vec<u8> {
-        self.net.content(&self.regions[at], offset, length)
-    }
-
-    fn post(&mut self, at: usize, send: &Send) -> u16 {
-        self.net.post(&mut self.qps[at], send)
-    }
-
-    fn receive(&mut self, at: usize, buffers: &[(u64, u16, u32)]) -> u16 {
-        self.net.receive(&mut self.qps[at], buffers)
-    }
-
-    fn poll(&mut self, at: usize) -> Option<Cdesc> {
-        self.net.poll(&mut self.qps[at])
-    }
-
-    fn wait(&mut self, at: usize) -> Cdesc {
-        self.net.wait(&mut self.qps[at])
-    }
 }
 
 impl Pair for [End; 2] {

@@ -4,14 +4,22 @@
 
 use efa_hw::{
     admin::{
+        ah::CreateAh,
         cq::{CqCaps1, CqCaps2, CreateCq},
         eq::{CreateEq, CreateEqCaps},
-        mr::{RegMr, RegMrFlags},
+        event_counter::{
+            AttachEventCounter, CreateEventCounter, DetachEventCounter, ModifyEventCounter,
+            QpEvents,
+        },
+        mr::{AllocMr, RegMr, RegMrFlags},
         qp::{CreateQp, ModifyQp, ModifyQpMask, QpState, QpType},
     },
     features::EqEvents,
     io::{Cdesc, RxDesc},
 };
+
+/// A change of a command, of a work request, or of what a test has.
+pub type Change<T> = fn(&mut T);
 
 /// Entries of each queue.
 pub const DEPTH: u16 = 64;
@@ -89,5 +97,50 @@ pub fn reg_mr(pd: u16, iova: u64, mr_length: u64) -> RegMr {
         },
         iova,
         ..RegMr::default()
+    }
+}
+
+/// Returns a command that allocates a region for fast registration.
+pub fn alloc_mr(pd: u16, max_pages: u32) -> AllocMr {
+    AllocMr { pd, max_pages }
+}
+
+/// Returns a command that creates an address handle of a peer, whose address has equal bytes.
+pub fn create_ah(pd: u16, peer: u8) -> CreateAh {
+    let dest_addr = [peer; 16];
+    CreateAh { dest_addr, pd }
+}
+
+/// Returns a command that creates an event counter.
+pub fn create_counter(uar: u16, paddr: u64) -> CreateEventCounter {
+    CreateEventCounter { uar, paddr }
+}
+
+/// Returns a command that attaches an event counter to events of a queue pair.
+pub fn attachment(cntr_handle: u32, qp_handle: u32, events: u32) -> AttachEventCounter {
+    AttachEventCounter {
+        cntr_handle,
+        qp_handle,
+        events: QpEvents::from_raw(events),
+        ..Default::default()
+    }
+}
+
+/// Returns a command that detaches an event counter from events of a queue pair.
+pub fn detachment(cntr_handle: u32, qp_handle: u32, events: u32) -> DetachEventCounter {
+    DetachEventCounter {
+        cntr_handle,
+        qp_handle,
+        events: QpEvents::from_raw(events),
+        ..Default::default()
+    }
+}
+
+/// Returns a command that changes the value of an event counter.
+pub fn modify_counter(cntr_handle: u32, operation: u8, value: u64) -> ModifyEventCounter {
+    ModifyEventCounter {
+        cntr_handle,
+        operation,
+        value,
     }
 }

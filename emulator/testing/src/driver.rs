@@ -306,6 +306,11 @@ impl<D: Bus> Driver<D> {
         self.acq.pop(&self.world).map(completed)
     }
 
+    /// Takes all completions; returns their ids.
+    pub fn completed(&mut self) -> Vec<u16> {
+        std::iter::from_fn(|| self.completion().map(|(id, ..)| id)).collect()
+    }
+
     /// Waits for the next completion.
     pub fn wait_for_completion(&mut self) -> (u16, u8, AcqEntry) {
         let (acq, now) = (&mut self.acq, self.now);

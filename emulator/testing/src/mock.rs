@@ -13,10 +13,10 @@ use std::{
 };
 
 use efa_hw::{
-    admin::Protocol,
+    admin::{Command, Protocol, Status},
     regs::{ResetReason, Version},
 };
-use efa_model::{Config, Device, DmaError, Host, Profile, TraceEvent};
+use efa_model::{Config, Device, DmaError, Fetched, Host, Profile, ResourceCounts, TraceEvent};
 
 use crate::bus::{Bus, Memory};
 pub use crate::driver::{AENQ_DEPTH, DEPTH, Driver};
@@ -245,6 +245,13 @@ impl Bus for Device {
     }
 }
 
+/// Returns a device's configuration with overrides, given as JSON.
+pub fn config_with(profile: Profile, overrides: &str) -> Config {
+    let mut config = Config::new(profile, 0);
+    config.overrides = serde_json::from_str(overrides).expect(overrides);
+    config
+}
+
 impl Driver {
     /// Returns a driver with a device that was reset, and with admin queues.
     pub fn new(profile: Profile) -> Self {
@@ -272,9 +279,60 @@ impl Driver {
         driver
     }
 
+    /// Resets the device and sets up its queues.
+    pub fn start_over(&mut self) {
+        self.reset(ResetReason::AdminTimeout);
+        self.set_up();
+    }
+
     /// Advances time and runs the device; returns when it has to run next.
     pub fn run(&mut self, time: Duration) -> Option<Duration> {
         self.now += time;
         self.device.run(&mut self.world, self.now)
+    }
+    /// Changes attributes, given as JSON.
+    pub fn set(&mut self, overrides: &str) {
+        self.device
+            .set(serde_json::from_str(overrides).expect(overrides));
+    }
+
+    /// Adds a rule, given as JSON.
+    pub fn inject(&mut self, rule: &str) {
+        self.device.inject(serde_json::from_str(rule).expect(rule));
+    }
+
+    /// Lets the device die, as the JSON says.
+    pub fn die(&mut self, death: &str) {
+        let death = serde_json::from_str(death).expect(death);
+        self.device.die(&mut self.world, self.now, death);
+    }
+
+    /// Fetches work requests until there are no more.
+    pub fn fetch_all(&mut self) {
+        while !matches!(self.device.fetch(&mut self.world), Fetched::Idle) {}
+    }
+
+    /// Posts an event.
+    pub fn post_event(&mut self, group: u16, syndrome: u16) {
+        let (device, world) = (&mut self.device, &mut self.world);
+        device.post_event(world, self.now, group, syndrome);
+    }
+
+    /// Returns the number of protocol errors.
+    pub fn errors(&self) -> u64 {
+        self.device.state().protocol_errors
+    }
+
+    /// Returns the numbers of objects.
+    pub fn counts(&self) -> ResourceCounts {
+        self.device.state().resources
+    }
+
+    /// Asserts that a command fails and changes nothing.
+    #[track_caller]
+    pub fn fails(&mut self, command: &impl Command, status: Status) {
+        let before = self.counts();
+        assert_eq!(self.execute(command).err(), Some(status));
+        assert_eq!(self.counts(), before);
     }
 }

@@ -12,16 +12,18 @@
 mod arrivals;
 mod computer;
 mod networks;
+mod peers;
 
 use std::{sync::Arc, time::Duration};
 
 use efa_fabric::{Fabric, PortId, Settings};
 use efa_hw::{
     admin::{
-        cq::CqCaps1,
+        Command, Status,
+        ah::DestroyAh,
         event_counter::{AttachEventCounter, CreateEventCounter, QpEvents},
-        mr::{AllocMr, RegMr, RegMrPermissions},
-        qp::{CreateQpFlags, DestroyQp, ModifyQp, ModifyQpMask, QpState, QpType},
+        mr::{AllocMr, DeregMr, RegMr, RegMrPermissions},
+        qp::{DestroyQp, ModifyQp, ModifyQpMask, QpState, QpType},
     },
     io::{Cdesc, CompStatus, FastMrRegReq, PblMode, RxDesc},
 };
@@ -30,7 +32,8 @@ use efa_model::{Config, Device, Overrides, Profile, State};
 pub use self::{
     arrivals::Arrivals,
     computer::{Computer, Pages},
-    networks::networks,
+    networks::{delay, network, networks},
+    peers::Peers,
 };
 use crate::{
     bus::Memory,
@@ -52,7 +55,10 @@ pub const MOST: u64 = 499;
 const IOVA: u64 = 0x7f00_0000_0000;
 
 /// Budget of packets that no test exhausts.
-const UNLIMITED_BUDGET: u32 = 1 << 20;
+pub const UNLIMITED_BUDGET: u32 = 1 << 20;
+
+/// Longer than the transport retries anything.
+pub const LONG: Duration = Duration::from_secs(60);
 
 /// A network of devices.
 pub struct Net {
@@ -63,11 +69,7 @@ pub struct Net {
 
 impl Net {
     pub fn new(profiles: &[Profile], settings: Settings) -> Self {
-        Self::with_seed(profiles, settings, 1)
-    }
-
-    pub fn with_seed(profiles: &[Profile], settings: Settings, seed: u64) -> Self {
-        Self::of_program(profiles, settings, seed, 0)
+        Self::of_program(profiles, settings, 1, 0)
     }
 
     /// Creates the devices of a program, with numbers of their own.
@@ -100,17 +102,33 @@ impl Net {
         net
     }
 
-    /// Creates two devices with all features, and a queue pair of each with address handles of each other.
-    pub fn pair(settings: Settings) -> (Self, Qp, Qp) {
-        let mut net = Self::new(&[Profile::Efa3; 2], settings);
-        let (mut a, mut b) = (net.qp(0, QpType::Srd), net.qp(1, QpType::Srd));
-        net.introduce(&mut a, &mut b);
-        (net, a, b)
+    /// Changes attributes of a device, given as JSON.
+    pub fn set(&mut self, port: PortId, overrides: &str) {
+        self.driver(port, |driver| driver.set(overrides));
     }
 
-    /// Changes attributes of a device.
-    pub fn set(&mut self, port: PortId, overrides: Overrides) {
-        self.driver(port, |driver| driver.device.set(overrides));
+    /// Adds a rule to a device, given as JSON.
+    pub fn inject(&mut self, port: PortId, rule: &str) {
+        self.driver(port, |driver| driver.inject(rule));
+    }
+
+    /// Executes a command of a device's driver.
+    pub fn execute<C: Command>(
+        &mut self,
+        port: PortId,
+        command: &C,
+    ) -> Result<C::Response, Status> {
+        self.driver(port, |driver| driver.execute(command))
+    }
+
+    pub fn deregister(&mut self, port: PortId, l_key: u32) -> Result<(), Status> {
+        self.execute(port, &DeregMr { l_key }).map(|_| ())
+    }
+
+    /// Destroys the address handle that a queue pair uses.
+    pub fn destroy_handle(&mut self, qp: &Qp) {
+        let (ah, pd) = (qp.ah, qp.pd);
+        self.execute(qp.port, &DestroyAh { ah, pd }).unwrap();
     }
 
     /// Returns the state of a device.
@@ -144,27 +162,6 @@ impl Net {
     /// Creates a queue pair that can send and receive, with work requests of 128 bytes.
     pub fn qp(&mut self, port: usize, qp_type: QpType) -> Qp {
         self.qp_of(port, Shape::new(qp_type, 128))
-    }
-
-    /// As [`Self::qp`], with work requests of 64 bytes, which any device supports.
-    pub fn narrow_qp(&mut self, port: usize, qp_type: QpType) -> Qp {
-        self.qp_of(port, Shape::new(qp_type, 64))
-    }
-
-    pub fn qp_with(
-        &mut self,
-        port: usize,
-        qp_type: QpType,
-        flags: CreateQpFlags,
-        caps_1: CqCaps1,
-        wqe_size: u32,
-    ) -> Qp {
-        let shape = Shape {
-            flags,
-            caps_1,
-            ..Shape::new(qp_type, wqe_size)
-        };
-        self.qp_of(port, shape)
     }
 
     pub fn qp_of(&mut self, port: usize, shape: Shape) -> Qp {
@@ -233,14 +230,12 @@ impl Net {
             rnr_retry,
             ..ModifyQp::default()
         };
-        self.driver(qp.port, |driver| driver.execute(&command))
-            .unwrap();
+        self.execute(qp.port, &command).unwrap();
     }
 
     pub fn destroy(&mut self, qp: &Qp) {
         let qp_handle = qp.number.into();
-        self.driver(qp.port, |driver| driver.execute(&DestroyQp { qp_handle }))
-            .unwrap();
+        self.execute(qp.port, &DestroyQp { qp_handle }).unwrap();
     }
 
     pub fn address(&mut self, port: PortId) -> [u8; 16] {
@@ -276,23 +271,11 @@ impl Net {
         offset: u64,
         permissions: RegMrPermissions,
     ) -> Region {
-        self.region_cut(qp, pages, offset, 0, permissions)
-    }
-
-    /// As [`Self::region_with`], but the region ends `cut` bytes before its last page does.
-    pub fn region_cut(
-        &mut self,
-        qp: &Qp,
-        pages: u64,
-        offset: u64,
-        cut: u64,
-        permissions: RegMrPermissions,
-    ) -> Region {
         let made = self.driver(qp.port, |driver| {
             let own = (0..pages).map(|_| driver.world.map(1)).collect();
             let command = RegMr {
                 permissions,
-                ..reg_mr(qp.pd, IOVA + offset, pages * PAGE - offset - cut)
+                ..reg_mr(qp.pd, IOVA + offset, pages * PAGE - offset)
             };
             Region::new(driver, own, command)
         });
@@ -309,9 +292,7 @@ impl Net {
             pd: qp.pd,
             max_pages: pages as u32,
         };
-        let made = self
-            .driver(qp.port, |driver| driver.execute(&command))
-            .unwrap();
+        let made = self.execute(qp.port, &command).unwrap();
         let region = Region {
             port: qp.port,
             iova: IOVA + offset,
@@ -394,11 +375,6 @@ impl Net {
     /// Writes bytes where the next work request would be.
     pub fn put_raw(&mut self, qp: &mut Qp, wqe: &[u8]) {
         self.world(qp.port, |world| qp.put_raw(world, wqe));
-    }
-
-    /// Skips the slot of the next work request.
-    pub fn skip(&self, qp: &mut Qp) {
-        qp.sent = qp.sent.wrapping_add(1);
     }
 
     pub fn ring_send(&mut self, qp: &Qp) {

@@ -76,6 +76,11 @@ impl Region {
         &self.pages
     }
 
+    /// Returns the number of bytes from its start to the end of its last page.
+    pub fn length(&self) -> usize {
+        self.pages.len() * PAGE as usize - (self.iova % PAGE) as usize
+    }
+
     /// Splits `length` bytes from `offset` on at page boundaries; returns the bus address and the length of each part.
     fn parts(&self, offset: u64, length: usize) -> impl Iterator<Item = (u64, usize)> {
         let start = self.iova % PAGE + offset;
@@ -124,7 +129,7 @@ impl Region {
                 pbl_mode: mode.into(),
             },
             iova: self.iova,
-            mr_length: self.pages.len() as u64 * PAGE - self.iova % PAGE,
+            mr_length: self.length() as u64,
             pbl,
         }
     }

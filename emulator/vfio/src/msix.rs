@@ -321,16 +321,33 @@ mod tests {
         }
     }
 
+    /// Steps that set vectors and signal them, with the numbers of signals of both events since the step before.
     #[test]
-    fn vectors_are_set_one_by_one() {
+    fn vectors_are_set_and_signalled() {
         let mut function = Function::new(3);
-        let (first, ours) = event();
-        function.set(0, 1, IrqData::Eventfds(vec![ours])).unwrap();
-        let (last, ours) = event();
-        function.set(2, 1, IrqData::Eventfds(vec![ours])).unwrap();
-        function.signal(&[0, 1, 2, 3]);
-        function.signal(&[2]);
-        assert_eq!((signals(&first), signals(&last)), (1, 2));
+        let events = [event(), event()];
+        let fds = |which: &[usize]| {
+            let fds = which.iter().map(|at| events[*at].1.try_clone().unwrap());
+            IrqData::Eventfds(fds.collect())
+        };
+        let (all, first) = (IrqData::None, IrqData::Bools(&[1, 0]));
+        let second = IrqData::Bools(&[0, 1]);
+        for (step, start, count, data, signalled, expected) in [
+            ("one", 0, 1, fds(&[0]), &[0][..], [1, 0]),
+            ("another", 2, 1, fds(&[1]), &[0, 1, 2, 3, 2], [1, 1]),
+            ("none", 0, 1, fds(&[]), &[0, 2], [0, 1]),
+            ("both", 0, 2, fds(&[0, 1]), &[], [0, 0]),
+            ("a trigger of all", 0, 2, all, &[], [1, 1]),
+            ("the first", 0, 2, first, &[], [1, 0]),
+            ("the second", 0, 2, second, &[], [0, 1]),
+            ("no vectors", 0, 0, IrqData::None, &[0, 1, 2], [0, 0]),
+        ] {
+            function.set(start, count, data).unwrap();
+            function.woken();
+            function.signal(signalled);
+            let found = events.each_ref().map(|(event, _)| signals(event));
+            assert_eq!(found, expected, "{step}");
+        }
     }
 
     /// A signal takes as long as the VMM likes.
@@ -381,37 +398,6 @@ mod tests {
         assert!(set(IrqData::Eventfds(Vec::new())).unwrap()[0].is_some());
         assert!(set(IrqData::Eventfds(vec![event().1])).unwrap()[0].is_none());
         assert!(vectors.serve(None)[0].is_some());
-    }
-
-    #[test]
-    fn no_file_descriptor_disables() {
-        let mut function = Function::new(2);
-        let (first, ours_first) = event();
-        let (second, ours_second) = event();
-        let both = vec![ours_first, ours_second];
-        function.set(0, 2, IrqData::Eventfds(both)).unwrap();
-        function.set(0, 1, IrqData::Eventfds(Vec::new())).unwrap();
-        function.signal(&[0, 1]);
-        assert_eq!((signals(&first), signals(&second)), (0, 1));
-        function.set(0, 0, IrqData::None).unwrap();
-        function.signal(&[1]);
-        assert_eq!(signals(&second), 0);
-    }
-
-    #[test]
-    fn a_trigger_without_eventfds_signals() {
-        let mut function = Function::new(2);
-        let (event, ours) = event();
-        function.set(1, 1, IrqData::Eventfds(vec![ours])).unwrap();
-        for (data, expected) in [
-            (IrqData::None, 1),
-            (IrqData::Bools(&[1, 0]), 0),
-            (IrqData::Bools(&[0, 1]), 1),
-        ] {
-            function.set(0, 2, data).unwrap();
-            function.woken();
-            assert_eq!(signals(&event), expected);
-        }
     }
 
     /// Returns the result of `work`, or panics if this takes longer than [`patience`].

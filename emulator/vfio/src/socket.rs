@@ -207,10 +207,21 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn a_stale_socket_is_replaced() {
+    /// Returns a folder, and a path in it.
+    fn place() -> (tempfile::TempDir, PathBuf) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
+        (folder, path)
+    }
+
+    /// Asserts that a socket is not listened to, as another program does.
+    fn is_in_use(path: &Path) {
+        assert_eq!(listen(path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    }
+
+    #[test]
+    fn a_stale_socket_is_replaced() {
+        let (_folder, path) = place();
         drop(listen(&path).unwrap());
         assert!(path.exists());
         let _listener = listen(&path).unwrap();
@@ -219,17 +230,15 @@ mod tests {
 
     #[test]
     fn a_socket_in_use_is_left_alone() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("socket");
+        let (_folder, path) = place();
         let _listener = listen(&path).unwrap();
-        assert_eq!(listen(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        is_in_use(&path);
         UnixStream::connect(&path).unwrap();
     }
 
     #[test]
     fn a_socket_in_an_unknown_state_is_left_alone() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("socket");
+        let (_folder, path) = place();
         // A datagram socket, to which a stream socket can't connect.
         let other = UnixDatagram::bind(&path).unwrap();
         listen(&path).unwrap_err();
@@ -242,8 +251,7 @@ mod tests {
 
     #[test]
     fn a_full_backlog_does_not_block() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("socket");
+        let (_folder, path) = place();
         let flags = SocketFlags::CLOEXEC;
         let listener = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
         bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
@@ -260,14 +268,13 @@ mod tests {
 
     #[test]
     fn a_path_belongs_to_one_program_at_a_time() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("socket");
+        let (folder, path) = place();
         let (listener, socket) = listen(&path).unwrap();
         // Between the steps of another program, the path could have no socket, or a stale one.
         fs::remove_file(&path).unwrap();
-        assert_eq!(listen(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        is_in_use(&path);
         drop(UnixListener::bind(&path).unwrap());
-        assert_eq!(listen(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        is_in_use(&path);
         socket.remove().unwrap();
         socket.remove().unwrap();
         drop((listener, socket));

@@ -11,8 +11,9 @@ use efa_hw::{
 };
 use efa_model::Profile;
 use efa_testing::{
-    net::{ALL_PERMISSIONS, DEPTH, Net, Qp, Region, Send},
-    qp,
+    net::Net,
+    qp::{self, DEPTH, Qp, Send, Shape},
+    region::{ALL_PERMISSIONS, Region},
 };
 use serde::Deserialize;
 
@@ -80,7 +81,7 @@ struct Work {
 impl Cluster {
     /// Creates `ports` devices, with the queue pairs and address handles for the flows.
     pub(crate) fn new(settings: &Settings, seed: u64, ports: usize, flows: Vec<Flow>) -> Self {
-        let mut net = Net::with_seed(&vec![Profile::Efa3; ports], settings.clone(), seed);
+        let mut net = Net::of_program(&vec![Profile::Efa3; ports], settings.clone(), seed, 0);
         for port in 0..ports {
             net.world(PortId(port), |world| world.is_blank = true);
         }
@@ -150,7 +151,7 @@ impl Cluster {
 impl Sender {
     /// Creates a queue pair that can send and receive.
     fn new(net: &mut Net, port: usize) -> Self {
-        let qp = net.narrow_qp(port, QpType::Srd);
+        let qp = net.qp_of(port, Shape::new(QpType::Srd, 64));
         let region = net.physical_region(&qp, BUFFER, LENGTH, ALL_PERMISSIONS);
         Self {
             qp,

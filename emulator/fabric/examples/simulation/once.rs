@@ -10,8 +10,9 @@ use std::{
 use efa_fabric::{PathSettings, Settings};
 use efa_hw::{io::CompStatus, stats::NetworkStats};
 use efa_testing::{
-    net::{ALL_PERMISSIONS, DEPTH, Net, Send},
-    qp::status,
+    net::Peers,
+    qp::{DEPTH, Send, status},
+    region::ALL_PERMISSIONS,
 };
 use serde_json::{Value, json};
 
@@ -31,7 +32,11 @@ pub(crate) fn once(messages: u32) -> Value {
         duplicate: 0.01,
         ..Settings::default()
     };
-    let (mut net, mut from, mut to) = Net::pair(settings.clone());
+    let Peers {
+        mut net,
+        qps: [mut from, mut to],
+        ..
+    } = Peers::new(settings.clone());
     for port in [from.port, to.port] {
         net.world(port, |world| world.is_blank = true);
     }
@@ -109,14 +114,14 @@ mod tests {
 
     #[test]
     fn the_network_duplicates_packets() {
-        let (mut net, mut from, to) = Net::pair(Settings {
+        let mut peers = Peers::new(Settings {
             delay_us: 5.0,
             duplicate: 1.0,
             ..Settings::default()
         });
-        let [here, there] = [&from, &to].map(|qp| net.region(qp, 1, 0));
-        let write = Send::write(&to, &here, &there, 100);
-        assert_eq!(net.outcome(&mut from, &write), CompStatus::Ok);
+        let write = Send::write(&peers.qps[1], &peers.regions[0], &peers.regions[1], 100);
+        let Peers { net, qps, .. } = &mut peers;
+        assert_eq!(net.outcome(&mut qps[0], &write), CompStatus::Ok);
         // Two packets, and an acknowledgement of each.
         let packets = net.fabric.paths().into_iter().map(|path| path.packets);
         assert_eq!(packets.sum::<u64>(), 4);

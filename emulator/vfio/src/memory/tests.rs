@@ -37,51 +37,38 @@ fn shareable(file: &File) -> Shareable {
     Shareable::new(file.try_clone().unwrap(), Allowed::Memory).unwrap()
 }
 
-#[test]
-fn mapped_files_cannot_shrink() {
-    let file = file(MemfdFlags::ALLOW_SEALING);
-    let memory = memory(&file);
-    assert!(matches!(memory, Memory::Mapped(_)));
-    assert!(file.set_len(PAGE).is_err());
-    memory.write(100, b"hello").unwrap();
-    let mut found = [0; 5];
-    file.read_exact_at(&mut found, 100).unwrap();
-    assert_eq!(&found, b"hello");
-}
-
-/// A seal waits for the lock of the inode, which the VMM may hold.
-#[test]
-fn no_file_is_sealed() {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let file = File::from(memfd_create("guest", flags).unwrap());
-    file.set_len(PAGE).unwrap();
-    assert!(matches!(memory(&file), Memory::Revocable(_)));
-    file.set_len(0).unwrap();
-}
-
+/// Only files that are sealed are mapped. A seal waits for the lock of the inode, which the VMM may hold, so no file is sealed here.
+/// The kernel accesses others, which the VMM may truncate: a store would raise SIGBUS then.
 #[test]
 fn files_that_can_shrink_are_accessed_by_the_kernel() {
-    let file = file(MemfdFlags::empty());
-    let memory = memory(&file);
-    assert!(matches!(memory, Memory::Revocable(_)));
-    memory.write(100, b"hello").unwrap();
-    let mut found = [0; 5];
-    memory.read(100, &mut found).unwrap();
-    assert_eq!(&found, b"hello");
-    file.read_exact_at(&mut found, 100).unwrap();
-    assert_eq!(&found, b"hello");
-
-    // The VMM truncates the file: a store would raise SIGBUS now.
-    file.set_len(0).unwrap();
-    assert!(memory.read(100, &mut found).is_err());
-    assert!(memory.write(100, b"again").is_err());
     let other = self::memory(&self::file(MemfdFlags::ALLOW_SEALING));
-    assert_eq!(memory.copy(0, &other, 0, 64), Err(Side::Source));
-    assert_eq!(other.copy(0, &memory, 0, 64), Err(Side::Target));
-    file.set_len(PAGE).unwrap();
-    memory.write(100, b"again").unwrap();
-    memory.read(100, &mut found).unwrap();
-    assert_eq!(&found, b"again");
+    for (flags, seals) in [
+        (MemfdFlags::ALLOW_SEALING, true),
+        (MemfdFlags::ALLOW_SEALING, false),
+        (MemfdFlags::empty(), false),
+    ] {
+        let file = File::from(memfd_create("guest", MemfdFlags::CLOEXEC | flags).unwrap());
+        file.set_len(4 * PAGE).unwrap();
+        if seals {
+            fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+        }
+        let memory = memory(&file);
+        assert_eq!(matches!(memory, Memory::Mapped(_)), seals);
+        let mut found = [[0; 5]; 2];
+        memory.write(100, b"hello").unwrap();
+        memory.read(100, &mut found[0]).unwrap();
+        file.read_exact_at(&mut found[1], 100).unwrap();
+        assert_eq!(found, [*b"hello"; 2]);
+        assert_eq!(file.set_len(0).is_err(), seals);
+        if !seals {
+            assert!(memory.read(100, &mut found[0]).is_err());
+            assert!(memory.write(100, b"again").is_err());
+            assert_eq!(memory.copy(0, &other, 0, 64), Err(Side::Source));
+            assert_eq!(other.copy(0, &memory, 0, 64), Err(Side::Target));
+        }
+        file.set_len(5 * PAGE).unwrap();
+        memory.write(100, b"again").unwrap();
+    }
 }
 
 /// `write` and `pwrite` wait for the lock of the inode, which the VMM may hold, and `read` does on XFS. They also notify
@@ -251,12 +238,8 @@ fn shared_files_are_limited() {
 fn files_other_than_memory_are_refused() {
     for path in ["/dev/null", "/proc/self/maps", "/"] {
         for allowed in [Allowed::Memory, Allowed::FilesOfDisks] {
-            let shared = Shareable::new(File::open(path).unwrap(), allowed);
-            assert_eq!(
-                shared.unwrap_err().kind(),
-                io::ErrorKind::Unsupported,
-                "{path}"
-            );
+            let refused = Shareable::new(File::open(path).unwrap(), allowed).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::Unsupported, "{path}");
         }
     }
 }

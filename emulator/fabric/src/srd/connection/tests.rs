@@ -4,7 +4,7 @@
 
 use efa_hw::io::CompStatus;
 
-use super::{super::in_flight::MAX_TIMEOUT, *};
+use super::*;
 use crate::packet::Reader;
 
 const LIMITS: Limits = Limits {
@@ -108,108 +108,6 @@ fn lost_packets_are_retransmitted_within_the_window() {
     }
     let next = send(&mut connection, now + ROUND_TRIP);
     assert_eq!(next[0].0, again.last().unwrap().0 + 1);
-}
-
-/// Sends packets until the peer is given up or the message fails. Returns how long that takes, and whether the peer is given
-/// up. `answers` runs before each check of the timers.
-fn end(
-    connection: &mut Connection,
-    answers: impl FnMut(&mut Connection, Duration),
-) -> (u128, bool) {
-    end_from(connection, Duration::from_secs(1), LIMITS.silence, answers)
-}
-
-/// As [`end`], from a time on and with a limit of the peer's silence.
-fn end_from(
-    connection: &mut Connection,
-    start: Duration,
-    silence: Duration,
-    mut answers: impl FnMut(&mut Connection, Duration),
-) -> (u128, bool) {
-    let mut now = start;
-    loop {
-        send(connection, now);
-        now += MAX_TIMEOUT;
-        answers(connection, now);
-        let expired = connection.expire(now, silence);
-        if expired.gave_up || !expired.failed.is_empty() {
-            return ((now - start).as_millis(), expired.gave_up);
-        }
-    }
-}
-
-/// Acknowledges the first packet in flight that is not packet 0.
-fn answer_another(connection: &mut Connection, now: Duration) {
-    let mut sent = 1..connection.in_flight.floor() + connection.in_flight.span();
-    if let Some(psn) = sent.find(|psn| connection.message_of(*psn).is_some()) {
-        connection.delivered(now, psn, &mut None);
-    }
-}
-
-#[test]
-fn requests_to_a_silent_peer_fail() {
-    let (took, gave_up) = end(&mut connection(1), |_, _| {});
-    assert!(gave_up && (2000..3000).contains(&took), "{took}");
-    // A peer that acknowledges any packet is only late.
-    let (took, gave_up) = end(&mut connection(1000), |connection, now| {
-        if now.as_secs() < 10 {
-            answer_another(connection, now);
-        }
-    });
-    assert!(gave_up && (11_000..15_000).contains(&took), "{took}");
-}
-
-#[test]
-fn a_peer_may_be_silent_for_as_long_as_the_limit() {
-    // A peer that has never answered on this connection, and one that has answered long ago.
-    let silence = Duration::from_secs(60);
-    let mut now = Duration::from_secs(1);
-    let mut connection = connection(1);
-    let (took, gave_up) = end_from(&mut connection, now, silence, |_, _| {});
-    assert!(gave_up && (60_000..61_000).contains(&took), "{took}");
-    connection.delivered(now, 0, &mut None);
-    connection.push(response(connection.qp), LIMITS.mtu);
-    now += 10 * silence;
-    let (took, gave_up) = end_from(&mut connection, now, silence, |_, _| {});
-    assert!(gave_up && (60_000..61_000).contains(&took), "{took}");
-}
-
-#[test]
-fn a_silent_peer_is_given_up_soon_although_many_packets_are_in_flight() {
-    let mut connection = connection(1000);
-    let mut now = Duration::from_secs(1);
-    loop {
-        let sent = send(&mut connection, now);
-        if sent.len() == MOST as usize {
-            break;
-        }
-        now += ROUND_TRIP;
-        for (psn, _) in sent {
-            connection.delivered(now, psn, &mut None);
-        }
-    }
-    let start = now;
-    while !connection.expire(now, LIMITS.silence).gave_up {
-        send(&mut connection, now);
-        now = connection.next_due().unwrap();
-    }
-    let took = now - start;
-    assert!((2000..3000).contains(&took.as_millis()), "{took:?}");
-}
-
-#[test]
-fn a_message_whose_packet_is_always_dropped_ends_alone() {
-    // While the peer answers others.
-    let (took, gave_up) = end(&mut connection(1000), answer_another);
-    assert!(!gave_up && (20_000..40_000).contains(&took), "{took}");
-    // As soon as it keeps the connection from sending any others.
-    let (took, gave_up) = end(&mut connection(5000), |connection, now| {
-        while connection.in_flight.len() > 1 {
-            answer_another(connection, now);
-            send(connection, now);
-        }
-    });
-    assert!(!gave_up && (2000..4000).contains(&took), "{took}");
 }
 
 #[test]

@@ -5,11 +5,19 @@
 use super::*;
 use crate::packet::{Reader, Subject};
 
+fn qp() -> QpId {
+    serde_json::from_str(r#"{"number":1,"incarnation":1}"#).unwrap()
+}
+
+fn reader(request: u64) -> Reader {
+    let qp = qp();
+    Reader { qp, request }
+}
+
 #[test]
 fn responses_to_peers_are_bounded_and_shared() {
     let (mut connections, now) = (Connections::default(), Duration::from_secs(1));
-    let qp: QpId = serde_json::from_str(r#"{"number":1,"incarnation":1}"#).unwrap();
-    let reader = Reader { qp, request: 0 };
+    let (qp, reader) = (qp(), reader(0));
     let most = |connections: &mut Connections, port| {
         let number = connections.open(now, qp, PortId(port), || 0).unwrap();
         let mut count = 0;
@@ -55,12 +63,10 @@ fn reads(connections: &Connections) -> (usize, usize, usize) {
 #[test]
 fn a_failure_counts_as_a_response_until_the_peer_has_it() {
     let (mut connections, now) = (Connections::default(), Duration::from_secs(1));
-    let qp: QpId = serde_json::from_str(r#"{"number":1,"incarnation":1}"#).unwrap();
-    let memory = (0, 0);
-    let peer = PortId(0);
-    let number = connections.open(now, qp, peer, || 0).unwrap();
+    let (memory, peer) = ((0, 0), PortId(0));
+    let number = connections.open(now, qp(), peer, || 0).unwrap();
     for request in 0..3 {
-        let reader = Reader { qp, request };
+        let reader = reader(request);
         connections.push(number, Content::Response { reader, memory }, 2000);
     }
     for _ in 0..4 {
@@ -116,10 +122,8 @@ fn send(connections: &mut Connections, now: Duration) -> (usize, usize) {
 
 /// Opens a connection to the device at `port`, with a message of many packets. Returns its number.
 fn open(connections: &mut Connections, now: Duration, port: usize) -> u64 {
-    let qp: QpId = serde_json::from_str(r#"{"number":1,"incarnation":1}"#).unwrap();
-    let reader = Reader { qp, request: 0 };
-    let memory = (0, 0);
-    let number = connections.open(now, qp, PortId(port), || 0).unwrap();
+    let (memory, reader) = ((0, 0), reader(0));
+    let number = connections.open(now, qp(), PortId(port), || 0).unwrap();
     connections.push(number, Content::Response { reader, memory }, 256_000);
     number
 }

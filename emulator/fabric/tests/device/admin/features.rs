@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Features, statistics, and profiles.
+
+use super::*;
+
+const UNSUPPORTED: Status = Status::UnsupportedOpcode;
+const MALFORMED: Status = Status::MalformedRequest;
+
+/// All attributes and statistics of each profile, which `profiles.txt` has.
+#[test]
+fn profiles() {
+    use Profile::{Efa0, Efa1, Efa2, Efa3, Efa4};
+
+    let lines = [Efa0, Efa1, Efa2, Efa3, Efa4].iter().flat_map(|profile| {
+        let mut driver = Driver::new(*profile);
+        let version = Version::from_raw(driver.read(Register::Version));
+        let caps = Caps::from_raw(driver.read(Register::Caps));
+        // The statistics that it lacks.
+        let statistics = [
+            driver.statistics::<BasicStats>().err(),
+            driver.statistics::<MessagesStats>().err(),
+            driver.statistics::<RdmaReadStats>().err(),
+            driver.statistics::<RdmaWriteStats>().err(),
+            driver.statistics::<NetworkStats>().err(),
+        ];
+        let lines = [
+            format!("{:#x} {version:?} {caps:?}", profile.pci_device()),
+            format!("{:?}", driver.feature::<DeviceAttr>()),
+            format!("{:?}", driver.feature::<AenqConfig>()),
+            format!("{:?}", driver.feature::<NetworkAttr>()),
+            format!("{:?}", driver.feature::<QueueAttr1>()),
+            format!("{:?}", driver.feature::<QueueAttr2>()),
+            format!("{:?}", driver.feature::<EventQueueAttr>()),
+            format!("{:?}", driver.feature::<HwHints>()),
+            format!("{statistics:?}"),
+        ];
+        assert_eq!(driver.errors(), 0);
+        lines
+    });
+    let mut expected = include_str!("profiles.txt").lines();
+    for line in lines {
+        assert_eq!(Some(&*line), expected.next());
+    }
+}
+
+#[test]
+fn devices_differ_in_address() {
+    let address = |number| {
+        let mut driver = Driver::with(Config::new(Profile::Efa2, number));
+        let device: DeviceAttr = driver.feature().unwrap();
+        (driver.address(), device.guid)
+    };
+    assert_ne!(address(0), address(1));
+    assert_ne!(address(0).0[8..], [0; 8]);
+}
+
+#[test]
+fn overrides() {
+    let mut driver = Driver::new(Profile::Efa3);
+    driver.set(
+        r#"{"version":1,"controller_version":65536,"dma_addr_width":40,"reset_timeout":31,"admin_timeout":15,
+        "api_version":7,"link_gbps":1600,"max_eq":3,"inline_buf_size_ex":96,"admin_completion_timeout_ms":1234}"#,
+    );
+    assert_eq!(Version::from_raw(driver.read(Register::Version)).minor, 1);
+    assert_eq!(driver.read(Register::ControllerVersion), 65536);
+    let caps = Caps::from_raw(driver.read(Register::Caps));
+    let timeouts = (caps.reset_timeout, caps.admin_cmd_timeout);
+    assert_eq!((caps.dma_addr_width, timeouts), (40, (31, 15)));
+    let device: DeviceAttr = driver.feature().unwrap();
+    let found = (device.admin_api_version, device.max_link_speed_gbps);
+    assert_eq!(found, (7, 1600));
+    assert_eq!(driver.feature::<EventQueueAttr>().unwrap().max_eq, 3);
+    let queues: QueueAttr2 = driver.feature().unwrap();
+    assert_eq!(queues.inline_buf_size_ex, 96);
+    let hints: HwHints = driver.feature().unwrap();
+    assert_eq!(hints.admin_completion_timeout, 1234);
+
+    // Further overrides add to the previous ones, until they are cleared.
+    driver.set(r#"{"ready":false}"#);
+    assert!(!driver.status().ready && !driver.device.state().ready);
+    assert_eq!(driver.read(Register::Version), 1);
+    driver.device.clear();
+    assert!(driver.status().ready);
+    assert_eq!(driver.read(Register::Version), 2);
+    driver.set(r#"{"link_gbps":50}"#);
+    assert!(driver.status().ready);
+
+    // Overrides of a device's configuration are not cleared.
+    let overrides = r#"{"db_bar":2,"data_polling_128":true}"#;
+    let mut driver = Driver::with(config_with(Profile::Efa0, overrides));
+    driver.device.clear();
+    let device: DeviceAttr = driver.feature().unwrap();
+    assert_eq!((device.db_bar, driver.device.doorbell_bar()), (2, 2));
+    assert!(device.device_caps.data_polling_128);
+
+    let error = serde_json::from_str::<Overrides>(r#"{"max_eqq":1}"#).unwrap_err();
+    assert!(error.to_string().contains("max_eqq"));
+    assert_eq!(serde_json::to_string(&Overrides::default()).unwrap(), "{}");
+}
+
+/// Returns a command that sets a feature.
+fn set_feature(feature: FeatureId, data: [u8; 44]) -> SetFeature {
+    SetFeature {
+        feature_id: feature.into(),
+        data,
+        ..SetFeature::default()
+    }
+}
+
+#[test]
+fn features_that_are_missing() {
+    let mut driver = Driver::new(Profile::Efa3);
+    let get = |feature_id| GetFeature {
+        feature_id,
+        ..Default::default()
+    };
+    // The host's information can only be set, all others except AENQ_CONFIG only be read.
+    for feature_id in [0, 8, 10, 64, 255, FeatureId::HostInfo.into()] {
+        driver.fails(&get(feature_id), UNSUPPORTED);
+    }
+    for &feature in FeatureId::ALL {
+        if !matches!(feature, FeatureId::AenqConfig | FeatureId::HostInfo) {
+            driver.fails(&set_feature(feature, [0; 44]), UNSUPPORTED);
+        }
+    }
+    driver.set(r#"{"supported_features":0}"#);
+    for &feature in FeatureId::ALL {
+        let expected = feature == FeatureId::DeviceAttr;
+        assert_eq!(driver.execute(&get(feature.into())).is_ok(), expected);
+    }
+    let mut with_buffer = get(FeatureId::DeviceAttr.into());
+    with_buffer.control.ctrl_data = true;
+    driver.fails(&with_buffer, MALFORMED);
+}
+
+#[test]
+fn event_groups() {
+    let mut driver = Driver::new(Profile::Efa2);
+    driver.enable_events(0x1e).unwrap();
+    assert_eq!(driver.feature::<AenqConfig>().unwrap().enabled_groups, 0x1e);
+    let illegal = Err(Status::IllegalParameter);
+    assert_eq!(driver.enable_events(0x3e), illegal);
+    assert_eq!(driver.device.state().aenq_groups, 0x1e);
+    driver.set(r#"{"aenq_groups":14}"#);
+    assert_eq!(driver.enable_events(0x1e), illegal);
+    let mut data = [0; 44];
+    data[43] = 1;
+    driver.fails(&set_feature(FeatureId::AenqConfig, data), MALFORMED);
+}
+
+#[test]
+fn host_information() {
+    let mut driver = Driver::new(Profile::Efa2);
+    let mut info = HostInfo {
+        kernel_version: 0x0007_020c,
+        // Version 1.2.3 and the letter of the module, and bus 0x1f, device 5, function 1.
+        driver_version: DriverVersion::from_raw(u32::from_be_bytes([1, 2, 3, b'r'])),
+        bdf: Bdf::from_raw((0x1f << 8) | (5 << 3) | 1),
+        spec_version: SPEC_VERSION,
+        flags: HostInfoFlags::from_raw(2),
+        ..Default::default()
+    };
+    info.os_dist[..6].copy_from_slice(b"7.3.12");
+    info.kernel_version_text = [0xff; 32];
+    let address = driver.world.map(1);
+    driver.world.write(address, &info.encode());
+    let mut good = set_feature(FeatureId::HostInfo, [0; 44]);
+    good.control.ctrl_data = true;
+    (good.control_buffer.length, good.control_buffer.address) = (180, address);
+    let bad: [(Status, Change<SetFeature>); 5] = [
+        (MALFORMED, |it| it.control.ctrl_data = false),
+        (MALFORMED, |it| it.control.ctrl_data_indirect = true),
+        (MALFORMED, |it| it.control_buffer.length = 179),
+        (MALFORMED, |it| it.data[0] = 1),
+        (Status::UnknownError, |it| {
+            it.control_buffer.address = 0xdead_0000
+        }),
+    ];
+    for (status, change) in bad {
+        let mut wrong = good;
+        change(&mut wrong);
+        driver.fails(&wrong, status);
+        assert_eq!(driver.device.state().host_info, None);
+    }
+    assert_eq!(driver.errors(), 1);
+
+    assert!(driver.execute(&good).is_ok());
+    let state = driver.device.state().host_info.unwrap();
+    let texts = [
+        state.os_dist,
+        state.driver_version,
+        state.bdf,
+        state.spec_version,
+    ];
+    assert_eq!(texts, ["7.3.12", "1.2.3r", "1f:05.1", "2.0"]);
+    assert_eq!((state.intree, state.gdr), (false, true));
+    assert_eq!(state.kernel_version_text.chars().count(), 32);
+}
+
+#[test]
+fn statistics_that_are_missing() {
+    let mut driver = Driver::new(Profile::Efa2);
+    let stats = |stats_type, scope| GetStats {
+        stats_type,
+        scope,
+        ..Default::default()
+    };
+    driver.fails(&stats(5, 0), Status::IllegalParameter);
+    driver.fails(&stats(0, 2), Status::IllegalParameter);
+    driver.fails(&stats(0, StatsScope::Queue.into()), UNSUPPORTED);
+    let mut with_buffer = stats(0, 0);
+    with_buffer.control.ctrl_data = true;
+    driver.fails(&with_buffer, MALFORMED);
+}
+
+#[test]
+fn state_as_json() {
+    let mut driver = Driver::new(Profile::Efa2);
+    driver.enable_keep_alive();
+    let state = serde_json::to_string(&driver.device.state()).unwrap();
+    assert_eq!(state, include_str!("state.json").trim());
+}

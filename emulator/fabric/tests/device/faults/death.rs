@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Devices that die, their revival, and devices that are hot-unplugged.
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Bytes that a dead device writes.
+const STRAY: [u8; 8] = [0xef, 0xa0, 0xde, 0xad, 0xef, 0xa0, 0xde, 0xad];
+
+/// Returns a driver that has enabled fatal errors and keep-alives.
+fn driver() -> Driver {
+    let mut driver = Driver::new(Profile::Efa2);
+    let groups = AenqGroup::FatalError.mask() | AenqGroup::KeepAlive.mask();
+    driver.enable_events(groups).unwrap();
+    driver.world.take_interrupts();
+    driver
+}
+
+/// Returns a driver whose device has died.
+fn dead(death: &str) -> Driver {
+    let mut driver = driver();
+    driver.die(death);
+    driver
+}
+
+fn is_dead(driver: &Driver) -> bool {
+    driver.device.state().dead
+}
+
+/// Resets the device; returns whether the reset begins and ends as it should.
+fn reset_works(driver: &mut Driver) -> bool {
+    driver.set_response_address();
+    driver.start_reset(ResetReason::KeepAliveTimeout);
+    driver.set_response_address();
+    driver.run(SECOND);
+    if !driver.status().reset_in_progress {
+        return false;
+    }
+    driver.write(Register::DevCtl, 0);
+    driver.run(SECOND);
+    !driver.status().reset_in_progress
+}
+
+/// A dead device completes and executes no commands, and raises no events. It may report a fatal error, or not.
+#[test]
+fn stops_until_a_reset() {
+    for (death, is_silent) in [("{}", false), (r#"{"silent":true}"#, true)] {
+        let mut driver = driver();
+        driver.inject(r#"{"when":{"opcode":"ALLOC_UAR"},"then":{"delay_ms":50}}"#);
+        driver.submit(&AllocUar {});
+        driver.die(death);
+        let reports = usize::from(!is_silent);
+        assert_eq!(driver.world.take_interrupts(), vec![0; reports]);
+        let events = from_fn(|| driver.event()).map(|event| event.group);
+        assert!(events.eq(vec![u16::from(AenqGroup::FatalError); reports]));
+        let status = driver.status();
+        assert_eq!((status.fatal_error, status.ready), (!is_silent, true));
+
+        driver.submit(&AllocPd {});
+        assert_eq!(driver.run(10 * SECOND), None);
+        assert!(driver.completion().is_none() && driver.event().is_none());
+        assert!(driver.world.take_interrupts().is_empty());
+        let state = driver.device.state();
+        assert_eq!((state.dead, state.fatal_error), (true, !is_silent));
+        assert_eq!((state.resources.pd, state.admin.in_flight), (0, 1));
+
+        assert!(reset_works(&mut driver));
+        let state = driver.device.state();
+        assert!(!state.dead && !state.fatal_error);
+        assert_eq!(state.resources, Default::default());
+        driver.set_up();
+        assert!(driver.execute(&AllocPd {}).is_ok());
+        // After a reset, the driver has to enable events again.
+        assert_eq!(driver.run(10 * SECOND), None);
+        driver.enable_keep_alive();
+        driver.run(Duration::ZERO);
+        driver.run(10 * SECOND);
+        let group = driver.event().unwrap().group;
+        assert_eq!(group, u16::from(AenqGroup::KeepAlive));
+        assert_eq!(driver.errors(), 0);
+    }
+}
+
+#[test]
+fn only_one_of_some_resets_revives_it() {
+    for (how, in_progress) in [("never_starts", false), ("never_ends", true)] {
+        let mut driver = dead(&format!(r#"{{"resets":3,"how":"{how}"}}"#));
+        for _ in 0..2 {
+            assert!(!reset_works(&mut driver), "{how}");
+            assert_eq!(driver.status().reset_in_progress, in_progress);
+            assert!(driver.status().fatal_error && is_dead(&driver));
+        }
+        assert!(reset_works(&mut driver), "{how}");
+        assert!(!driver.status().fatal_error && !is_dead(&driver));
+        driver.set_up();
+        assert!(driver.execute(&AllocPd {}).is_ok());
+        let state = driver.device.state();
+        assert_eq!((state.resets.len(), state.protocol_errors), (4, 0));
+    }
+}
+
+#[test]
+fn other_ends_of_death() {
+    // A reset of the function is a reset.
+    let mut driver = dead(r#"{"resets":2}"#);
+    for dies in [true, false] {
+        driver.device.reset(&mut driver.world);
+        assert_eq!(is_dead(&driver), dies);
+    }
+    // Power revives, and clearing lets the next reset revive.
+    driver.die(r#"{"resets":1000000}"#);
+    driver.device.power_on(&mut driver.world);
+    assert!(!is_dead(&driver));
+    driver.reset(ResetReason::Normal);
+    driver.die(r#"{"resets":1000000}"#);
+    assert!(!reset_works(&mut driver));
+    driver.device.clear();
+    assert!(is_dead(&driver));
+    assert!(reset_works(&mut driver));
+    assert!(!is_dead(&driver));
+}
+
+/// Creates objects to whose memory the device writes; returns their addresses.
+fn objects(driver: &mut Driver) -> [u64; 5] {
+    driver.set(r#"{"event_counters":true,"max_event_counters":1}"#);
+    let [eq, cq, writable, read_only, counter] = [(); 5].map(|()| driver.world.map(1));
+    let mut create = create_eq(eq);
+    create.depth = 256;
+    driver.execute(&create).unwrap();
+    let uar = driver.execute(&AllocUar {}).unwrap().uar;
+    driver.execute(&create_cq(uar, cq)).unwrap();
+    let pd = driver.execute(&AllocPd {}).unwrap().pd;
+    for (page, local_write_enable) in [(writable, true), (read_only, false)] {
+        // The region is in the middle of its page.
+        let mut command = reg_mr(pd, 0x7f00_0000_0400, 2048);
+        command.permissions.local_write_enable = local_write_enable;
+        command.set_page_list(PageList::Inline([page, 0, 0, 0]));
+        driver.execute(&command).unwrap();
+    }
+    // The value may be anywhere in the page.
+    driver.execute(&create_counter(uar, counter + 24)).unwrap();
+    [eq, cq, writable, read_only, counter]
+}
+
+/// Returns which lines of a page have been overwritten.
+fn strays(driver: &mut Driver, page: u64) -> Vec<u64> {
+    let end = |line: &u64| driver.world.read(page + line * 64 + 56) == STRAY;
+    (0..64).filter(end).collect()
+}
+
+#[test]
+fn may_continue_to_write_to_memory() {
+    let mut driver = driver();
+    let [eq, cq, writable, read_only, counter] = objects(&mut driver);
+    let (acq, aenq) = (driver.acq.base, driver.aenq.base);
+    driver.die(r#"{"silent":true,"resets":2,"dma":true}"#);
+    let run = |driver: &mut Driver| {
+        for _ in 0..10 {
+            let next = driver.run(Duration::from_millis(1));
+            assert!(next.is_some_and(|next| next > driver.now));
+        }
+    };
+    run(&mut driver);
+    for (page, lines) in [
+        (eq, 0..64),
+        (cq, 0..32),
+        (writable, 16..48),
+        (read_only, 0..0),
+        (acq, 0..32),
+        (aenq, 0..16),
+        (counter, 0..0),
+    ] {
+        assert_eq!(strays(&mut driver, page), lines.collect::<Vec<_>>());
+    }
+    let mut expected = [0; 64];
+    expected[24..32].copy_from_slice(&STRAY);
+    assert_eq!(driver.world.read(counter), expected);
+    // No entry of a queue looks new.
+    assert!(driver.completion().is_none() && driver.event().is_none());
+    let state = driver.device.state();
+    assert!(state.stray_writes > 0);
+    assert_eq!((state.stray_writes_refused, state.dma_after_reset), (0, 0));
+
+    // Neither a failed reset nor unmapped memory ends the writes.
+    assert!(!reset_works(&mut driver));
+    driver.world.write(cq, &[0; 4096]);
+    driver.world.unmap(writable);
+    run(&mut driver);
+    assert_eq!(strays(&mut driver, cq).len(), 32);
+    let state = driver.device.state();
+    assert!(state.dma_after_reset > 0 && state.stray_writes_refused > 0);
+    assert_eq!(state.protocol_errors, 0);
+
+    // A reset that revives the device does.
+    assert!(reset_works(&mut driver));
+    driver.world.write(cq, &[0; 4096]);
+    let before = driver.device.state().stray_writes;
+    assert_eq!(driver.run(SECOND), None);
+    assert_eq!(strays(&mut driver, cq), [0; 0]);
+    assert_eq!(driver.device.state().stray_writes, before);
+}
+
+#[test]
+fn its_writes_are_bounded_and_end_with_its_function() {
+    let mut driver = driver();
+    objects(&mut driver);
+    driver.die(r#"{"resets":3,"dma":true}"#);
+    driver.world.dma_bytes = 0;
+    driver.run(SECOND);
+    assert!((1..=512 * 8).contains(&driver.world.dma_bytes));
+    // Nothing is written before the next write is due.
+    driver.world.dma_bytes = 0;
+    driver.run(Duration::ZERO);
+    assert_eq!(driver.world.dma_bytes, 0);
+    driver.device.reset(&mut driver.world);
+    assert_eq!(driver.run(SECOND), None);
+    assert_eq!(driver.world.dma_bytes, 0);
+    assert!(!reset_works(&mut driver));
+}
+
+#[test]
+fn may_die_at_any_event() {
+    let mut driver = driver();
+    let inject = |driver: &mut Driver, when: &str, skip: u32| {
+        let then = r#"{"die":{"resets":2}}"#;
+        driver.inject(&format!(
+            r#"{{"when":{when},"then":{then},"skip":{skip},"times":1}}"#
+        ));
+    };
+    // Death by a command: the device executes neither it nor later commands of the same doorbell.
+    inject(&mut driver, r#"{"opcode":"ANY"}"#, 1);
+    for _ in 0..3 {
+        let entry = driver.entry(&AllocPd {}.to_request());
+        driver.put(&entry);
+    }
+    driver.ring();
+    assert_eq!((driver.completed().len(), driver.counts().pd), (1, 1));
+    assert!(driver.event().is_some() && is_dead(&driver));
+
+    // Death by a reset, which is the first of those that it takes.
+    driver.device.clear();
+    assert!(reset_works(&mut driver));
+    inject(&mut driver, r#"{"reset":true}"#, 0);
+    assert!(!reset_works(&mut driver));
+    assert!(reset_works(&mut driver));
+
+    // Death by a register read, whose response has the fatal error already.
+    driver.device.clear();
+    inject(&mut driver, r#"{"register":"DEV_STS"}"#, 1);
+    assert!(!driver.status().fatal_error);
+    assert!(driver.status().fatal_error);
+    assert_eq!(driver.errors(), 0);
+}
+
+#[test]
+fn may_be_unplugged_at_any_step() {
+    for (when, works) in [
+        (r#"{"opcode":"ALLOC_PD"}"#, true),
+        (r#"{"register":"VERSION"}"#, true),
+        (r#"{"reset":true}"#, false),
+    ] {
+        let mut driver = driver();
+        driver.inject(&format!(
+            r#"{{"when":{when},"then":{{"unplug":true}},"times":1}}"#
+        ));
+        assert!(driver.read_raw(Register::DevSts.into()).is_some());
+        driver.submit(&AllocUar {});
+        if works {
+            driver.submit(&AllocPd {});
+            driver.read_raw(Register::Version.into());
+        } else {
+            driver.start_reset(ResetReason::Normal);
+            driver.set_response_address();
+        }
+        let state = driver.device.state();
+        assert!(!state.plugged && !state.dead, "{when}");
+        assert_eq!(state.resources, Default::default());
+        assert!(driver.read_raw(Register::DevSts.into()).is_none());
+        // An unplugged device ignores all of this.
+        driver.die("{}");
+        driver.world.dma_bytes = 0;
+        driver.world.take_interrupts();
+        driver.submit(&AllocUar {});
+        driver.start_reset(ResetReason::Normal);
+        driver.post_event(AenqGroup::Warning.into(), 0);
+        assert_eq!(driver.run(SECOND), None);
+        assert_eq!((driver.world.dma_bytes, driver.errors()), (0, 0));
+        assert!(driver.world.take_interrupts().is_empty());
+
+        driver.device.plug(&mut driver.world);
+        driver.start_over();
+        assert!(driver.execute(&AllocPd {}).is_ok());
+    }
+}
+
+#[test]
+fn invalid_deaths() {
+    for (json, part) in [
+        (r#"{"resets":0}"#, "nonzero"),
+        (r#"{"how":"slowly"}"#, "never_starts"),
+        (r#"{"loud":true}"#, "unknown field"),
+    ] {
+        let error = serde_json::from_str::<Death>(json).expect_err(json);
+        assert!(error.to_string().contains(part), "{json}: {error}");
+    }
+}
+
+/// A peer of a device that dies, or the device, has a transfer in flight: no byte moves any more that was not sent before.
+#[test]
+fn dead_peers() {
+    const LARGE: u32 = 600 * PAGE as u32;
+    let unreachable = Some(CompStatus::LocalUnreachRemote);
+    let silent = Some(CompStatus::LocalUnrespRemote);
+    for (who, dies, reads, length, after_us, ends) in [
+        ("a sender", 0, false, 60_000, 0, None),
+        ("a receiver", 1, false, 60_000, 0, unreachable),
+        ("a reader", 0, true, 60_000, 150, None),
+        ("a responder", 1, true, LARGE, 250, silent),
+    ] {
+        let mut peers = Peers::of(delay(100.0), QpType::Srd, 600);
+        let send = if reads {
+            peers.read(length)
+        } else {
+            peers.write(length)
+        };
+        let count = if reads { 1 } else { 4 };
+        for _ in 0..count {
+            peers.post(&send);
+        }
+        peers.run_for(Duration::from_micros(after_us));
+        peers.driver(PortId(dies), |driver| driver.die(r#"{"silent":true}"#));
+        // Only packets that were sent before the death arrive.
+        let target = usize::from(!reads);
+        peers.run_for(SECOND);
+        let before = peers.content(target, 0, length as usize);
+        let ended = peers.all(0);
+        let ids = 0..if ends.is_some() { count } else { 0 };
+        let expected = ids.map(|id| (id, ends.unwrap()));
+        assert!(ended.iter().copied().eq(expected), "{who}: {ended:?}");
+        assert_eq!(peers.content(target, 0, length as usize), before, "{who}");
+        // A receiver and a reader that die get nothing.
+        let gets_none = target == dies;
+        assert!(!gets_none || peers.are_untouched(), "{who}");
+        assert_eq!(peers.poll(1), None, "{who}");
+        let idle = peers.run();
+        assert!(who != "a sender" || idle.is_none(), "{idle:?}");
+    }
+}
