@@ -22,14 +22,14 @@ WORKSPACES = {
 }
 
 
-def cargo(workspace, *words, **environment):
-    """Runs cargo in a workspace, with the folder that tools/builds.mk builds in; returns its output and status."""
+def cargo(workspace, *words, clone=CLONE, **environment):
+    """Runs cargo in a workspace of a clone, with the folder that tools/builds.mk builds in; returns its output and status."""
     linker = {
         "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER": "clang-19",
         "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS": "-Clink-arg=--ld-path=/usr/bin/ld.lld-19",
     }
     settings = {**os.environ, "CARGO_TARGET_DIR": f"{os.environ['EFA_KEEP']}/{workspace}", **linker, **WORKSPACES[workspace], **environment}
-    command = ["cargo", *words[:1], "--offline", "--locked", "--manifest-path", CLONE / workspace / "Cargo.toml", *words[1:]]
+    command = ["cargo", *words[:1], "--offline", "--locked", "--manifest-path", clone / workspace / "Cargo.toml", *words[1:]]
     done = ran(command, env=settings)
     return done.stdout, done.returncode
 
