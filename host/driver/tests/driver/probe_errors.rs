@@ -271,12 +271,18 @@ fn reset_the_device() {
     }
 }
 
-/// The interrupt arrives during the reset, in which the device accepts no doorbell.
+/// Interrupts arrive during the reset, in which the device accepts no doorbell.
 #[test]
 fn end_with_an_event_in_the_reset() {
     run_bound(|rig| {
         inject(rig, r#"{"reset": true}"#, r#"{"with_event": true}"#);
         rig.set(r#"{"reset_ms": 2000, "reset_timeout": 255}"#);
+        let stormed = rig.shared.with(|device, _, now| {
+            let queue = device.snapshot(now).event_queues[0].number;
+            device.storm_of_completion_events(Some(queue), 0xfff0, 10_000)
+        });
+        stormed.unwrap();
+        sim::sleep(SECOND / 1000);
         rig.remove();
         let state = rig.device();
         assert_eq!(state.protocol_errors, 0);
