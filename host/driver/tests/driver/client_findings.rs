@@ -141,34 +141,6 @@ fn events_while_queues_are_created_and_freed_are_ignored() {
     }
 }
 
-/// The requested receive queue has more descriptors than the device allows.
-#[test]
-fn a_receive_queue_is_no_larger_than_the_device_allows() {
-    run_bound_without_end(|rig| {
-        let objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
-        let most = 32_768;
-        let mut attr = objects.qp_attr();
-        (attr.cap.max_recv_wr, attr.cap.max_recv_sge) = (most, 3);
-        // SAFETY: The domain and the queue exist.
-        let result = unsafe { verbs::create_qp(objects.pd, &mut attr, null_mut()) };
-        let depths = rig.shared.with(|device, _, now| {
-            let pairs = device.snapshot(now).queue_pairs;
-            pairs.iter().map(|pair| pair.receive_queue.depth).max()
-        });
-        if let Ok(qp) = result {
-            // SAFETY: The queue pair is not in use.
-            verbs::ignore("ib_destroy_qp", unsafe {
-                verbs::destroy_qp(qp, null_mut())
-            });
-        }
-        drop(objects);
-        assert!(
-            depths <= Some(most.into()),
-            "a receive queue of {depths:?} descriptors"
-        );
-    });
-}
-
 /// No command is sent for a queue that is larger than the count in a doorbell.
 #[test]
 fn a_receive_queue_has_no_more_descriptors_than_a_doorbell_counts() {

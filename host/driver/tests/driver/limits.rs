@@ -33,6 +33,7 @@ enum Choice {
     ClientCqEntries,
     ClientSends,
     ClientRecvs,
+    ClientDescriptors,
     ClientSendBuffers,
     ClientRecvBuffers,
     ClientInline,
@@ -47,7 +48,7 @@ const ATTRIBUTES: &str = r#"{
 }"#;
 
 /// Choices, the largest possible value of each, and the error above it.
-const LIMITS: [(Choice, u32, &str); 15] = [
+const LIMITS: [(Choice, u32, &str); 16] = [
     (CqEntries, 128, "EINVAL"),
     (Sends, 64, "EINVAL"),
     (SendRing, 4096, "EINVAL"),
@@ -59,6 +60,8 @@ const LIMITS: [(Choice, u32, &str); 15] = [
     (ClientCqEntries, 128, "EINVAL"),
     (ClientSends, 64, "EINVAL"),
     (ClientRecvs, 128, "EINVAL"),
+    // Three descriptors each, which are as many as a power of two.
+    (ClientDescriptors, 42, "EINVAL"),
     (ClientSendBuffers, 2, "EINVAL"),
     (ClientRecvBuffers, 3, "EINVAL"),
     (ClientInline, 80, "EINVAL"),
@@ -74,6 +77,7 @@ fn create(rig: &Rig, choice: Choice, value: u32) -> (Result, u64) {
     match choice {
         Sends | ClientSends => cap.max_send_wr = value,
         Recvs | ClientRecvs => cap.max_recv_wr = value,
+        ClientDescriptors => (cap.max_recv_wr, cap.max_recv_sge) = (value, 3),
         SendBuffers | ClientSendBuffers => cap.max_send_sge = value,
         RecvBuffers | ClientRecvBuffers => cap.max_recv_sge = value,
         Inline | ClientInline => cap.max_inline_data = value,
@@ -191,6 +195,21 @@ fn of_regions_are_sizes_of_any_list() {
             rig.check_device();
         });
     }
+}
+
+/// The device reports a doorbell behind the end of its BAR, which no program may map.
+#[test]
+fn of_a_bar_hold_for_doorbells() {
+    run_bound_with(Profile::Efa3, |rig| {
+        let program = Program::new().unwrap();
+        rig.inject(rule(
+            r#"{"when": {"opcode": "CREATE_CQ"}, "then": {"corrupt": [{"offset": 15, "value": 255}]}}"#,
+        ));
+        let result = program.create_cq(16, true, None).map(drop);
+        assert_eq!(name_of(result), "EINVAL");
+        drop(program);
+        rig.check_device();
+    });
 }
 
 /// Calls a verb that fails, and returns the counters that have changed.

@@ -12,15 +12,12 @@ use driver::{
 use efa_model::Profile;
 use ib_core::{ffi::*, registry::registered, uverbs::zeroed, verbs};
 use kernel::{
-    error::{
-        code::{EINVAL, ENOMEM},
-        Result,
-    },
+    error::{code::EINVAL, Result},
     ffi::c_int,
     sim,
 };
 
-use crate::{at_random, counter, run_bound_with, run_with};
+use crate::{at_random, run_bound_with, run_with};
 
 const SRD: u32 = ib_qp_type_IB_QPT_RESERVED1;
 const UD: u32 = ib_qp_type_IB_QPT_UD;
@@ -342,15 +339,11 @@ fn keys_are_those_of_the_last_registration() {
         // SAFETY: The domain exists.
         let empty = unsafe { verbs::alloc_mr(objects.pd, 4) }.unwrap();
         assert_eq!(objects.register(empty), Err(EINVAL));
-        let before = counter("alloc_mr_err");
         // SAFETY: The domain exists, and nothing else uses the regions.
-        let too_large = unsafe {
+        unsafe {
             verbs::dereg_mr(empty, null_mut()).unwrap();
             verbs::dereg_mr(mr, null_mut()).unwrap();
-            verbs::alloc_mr(objects.pd, u32::MAX).err()
-        };
-        assert!(matches!(too_large, Some(EINVAL | ENOMEM)), "{too_large:?}");
-        assert_eq!(counter("alloc_mr_err"), before + 1);
+        }
         drop(objects);
         rig.check_device();
     });
