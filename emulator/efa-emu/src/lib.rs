@@ -204,8 +204,7 @@ fn emulate(args: &Args) -> Result<(), String> {
         let runtime = Arc::clone(&runtime);
         spawn(format!("fabric {index}"), move || runtime.work())?;
     }
-    let watched = Arc::clone(&runtime);
-    spawn("watch".into(), move || watched.watch())?;
+    spawn("watch".into(), move || runtime.watch())?;
     for (index, server) in servers.into_iter().enumerate() {
         spawn(format!("device {index}"), move || server.run())?;
     }

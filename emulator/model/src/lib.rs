@@ -80,7 +80,6 @@ mod queue;
 mod region_work;
 mod reporter;
 mod resources;
-mod snapshot;
 mod state;
 mod statistics;
 mod trace;
@@ -114,17 +113,17 @@ pub use profile::{
 };
 pub use program_error::{Fault, Hex, ProgramError, ProgramErrors, Since};
 pub use protocol_error::ProtocolError;
-pub use queue::{Queue, QueueError};
+pub use queue::{Queue, QueueError, WorkQueue};
 pub use region_work::RegionWork;
 pub use resources::{
     ResourceCounts,
     cq::CompletionQueue,
     eq::EventQueue,
     memory::Segment,
+    mr::MemoryRegion,
     qp::{QpId, QueuePair},
     send_queue::Operation,
 };
-pub use snapshot::{MemoryRegion, WorkQueue};
 pub use state::HostInfoState;
 pub use statistics::{Counters, QpCounters, TransportEvent};
 pub use trace::{TraceEvent, TraceKind};

@@ -8,7 +8,7 @@ use std::{
 };
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{dma::DmaError, host::Host};
 
@@ -105,4 +105,17 @@ pub(crate) fn write_entry(
     host.dma_write(address, before)?;
     host.dma_write(address + phase_offset as u64 + 1, after)?;
     host.dma_write(address + phase_offset as u64, phase)
+}
+
+/// One of the queues of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct WorkQueue {
+    /// Number of descriptors that it has room for.
+    pub depth: u64,
+    /// Number of descriptors for which the program has rung the doorbell, modulo 2^16.
+    pub produced: u16,
+    /// Number of descriptors that the device has taken, modulo 2^16.
+    pub consumed: u16,
+    /// Number of work requests that were taken and have not ended.
+    pub outstanding: usize,
 }

@@ -69,7 +69,6 @@ pub(super) trait Encoder: Send {
 /// A file, with its name for messages.
 pub(super) type File = (&'static str, Box<dyn Encoder>);
 
-/// All files.
 pub(super) type Files = [Option<File>; FILES];
 
 /// Work of the writer thread, which starts in the sandbox, where it can open no file.

@@ -12,8 +12,7 @@ use super::Device;
 use crate::{
     Config,
     profile::attributes::{Attributes, Overrides},
-    resources::{cq::CompletionQueue, eq::EventQueue, qp::QueuePair},
-    snapshot::MemoryRegion,
+    resources::{cq::CompletionQueue, eq::EventQueue, mr::MemoryRegion, qp::QueuePair},
 };
 
 /// State of a device at one time.

@@ -9,8 +9,9 @@ use efa_hw::admin::{
         RegMrResponse,
     },
 };
-
 use efa_hw::io::{CompStatus, FastMrRegReq, Key, PblMode};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::{
     failure::Failure,
@@ -20,7 +21,7 @@ use super::{
     pd::Pds,
     table::Table,
 };
-use crate::{Host, MemoryRegion, profile::attributes::Attributes, queue::Place};
+use crate::{Host, profile::attributes::Attributes, queue::Place, view};
 
 /// Bit that distinguishes a remote key from the local key of the same region, to detect a driver that confuses them. It is in the
 /// part of a [`Key`] that identifies the region.
@@ -50,6 +51,34 @@ pub(crate) struct Mr {
     pages: PageRuns,
     /// Limit on its pages, which counts against the limit on pages of all regions.
     capacity: u64,
+}
+
+view! {
+    /// A memory region.
+    MemoryRegion from (number, mr): (u32, &Mr) {
+        /// Its number, which is in its keys.
+        number: u32 = number,
+        /// Its protection domain.
+        pd: u16 = mr.pd,
+        /// The generation of its keys.
+        generation: u8 = mr.generation,
+        /// Address of its start in work requests.
+        iova: u64 = mr.iova,
+        /// Length in bytes; 0 for a region without memory.
+        length: u64 = mr.length,
+        /// Size of its pages, as an exponent of two.
+        page_shift: u8 = mr.page_shift,
+        /// Whether its device may write to it.
+        local_write: bool = mr.permissions.local_write_enable,
+        /// Whether peers may read it.
+        remote_read: bool = mr.permissions.remote_read_enable,
+        /// Whether peers may write to it.
+        remote_write: bool = mr.permissions.remote_write_enable,
+        /// Whether it gets its pages by work requests (fast registration).
+        fast: bool = mr.fast,
+        /// Whether its addresses are bus addresses.
+        physical: bool = mr.physical,
+    }
 }
 
 impl Mr {
@@ -122,20 +151,7 @@ pub(crate) struct Mrs {
 impl Mrs {
     /// Describes the first memory regions for a snapshot.
     pub(crate) fn snapshot(&self) -> Vec<MemoryRegion> {
-        let snapshot = |(number, mr): (u32, &Mr)| MemoryRegion {
-            number,
-            pd: mr.pd,
-            generation: mr.generation,
-            iova: mr.iova,
-            length: mr.length,
-            page_shift: mr.page_shift,
-            local_write: mr.permissions.local_write_enable,
-            remote_read: mr.permissions.remote_read_enable,
-            remote_write: mr.permissions.remote_write_enable,
-            fast: mr.fast,
-            physical: mr.physical,
-        };
-        self.table.first().map(snapshot).collect()
+        self.table.first().map(From::from).collect()
     }
 
     /// Removes all memory regions, as a reset does.
