@@ -116,24 +116,18 @@ impl Pair {
             self.has_succeeded = true;
         }
         let [from, to] = &self.regions;
-        match what {
+        let (target, offset, length, source) = match what {
+            Operation::Write => (to, 0, LONG, 1),
+            Operation::Read => (from, 0, LONG, 2),
             Operation::Message | Operation::Datagram => {
                 let Some(received) = net.poll(&mut self.qps[1]) else {
                     return false;
                 };
-                let offset = u64::from(received.length) - u64::from(SHORT);
-                let found = net.content(to, offset, SHORT as usize);
-                assert!(found == pattern(LONG as usize, 1)[..SHORT as usize]);
+                (to, u32::from(received.length) - SHORT, SHORT, 1)
             }
-            Operation::Write => {
-                let found = net.content(to, 0, LONG as usize);
-                assert!(found == pattern(LONG as usize, 1));
-            }
-            Operation::Read => {
-                let found = net.content(from, 0, LONG as usize);
-                assert!(found == pattern(LONG as usize, 2));
-            }
-        }
+        };
+        let found = net.content(target, offset.into(), length as usize);
+        assert!(found == pattern(LONG as usize, source)[..length as usize]);
         self.has_succeeded = false;
         true
     }
