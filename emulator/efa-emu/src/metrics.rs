@@ -181,7 +181,7 @@ impl Text {
     fn family(&mut self, kind: &str, name: &str, help: &str) -> fmt::Result {
         self.name = format!("efa_emu_{name}");
         let name = &self.name;
-        writeln!(self.text, "# HELP {name} {help}.\n# TYPE {name} {kind}")?;
+        writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}")?;
         match name.rsplit('_').next() {
             Some(unit @ ("bytes" | "seconds")) => writeln!(self.text, "# UNIT {name} {unit}"),
             _ => Ok(()),

@@ -127,7 +127,8 @@ impl Pair {
             }
         };
         let found = net.content(target, offset.into(), length as usize);
-        assert!(found == pattern(LONG as usize, source)[..length as usize]);
+        let expected = &pattern(LONG as usize, source)[..length as usize];
+        assert!(found == expected, "{what:?}");
         self.has_succeeded = false;
         true
     }
