@@ -27,7 +27,7 @@ NETWORK = {
     **{"delay_us": 5, "jitter_us": 1, "packet_ns": 100},
 }
 # What the network would be without each assumption.
-ASSUMPTIONS = {
+ASSUMPTIONS: dict[str, dict] = {
     "a card takes 100 ns for each packet": {"packet_ns": 0},
     "a switch delays packets by up to 1 µs at random": {"jitter_us": 0},
     "a packet takes 5 µs on an idle network": {"delay_us": 0},
@@ -96,7 +96,7 @@ def all_to_all(nodes, length=8 * report.KIB):
 
 def measured():
     """Runs all experiments; returns their figures."""
-    figures = {"network": NETWORK, "incast": []}
+    figures: dict = {"network": NETWORK, "incast": []}
     for length in (64 << 10, 256 << 10, 1 << 20, 2 << 20, 4 << 20, 8 << 20):
         report.note(f"incast, {FLOWS} x {report.size_name(length)}")
         figures["incast"].append(times(incast(length), FLOWS))
