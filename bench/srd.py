@@ -6,6 +6,7 @@ import json
 import statistics
 import subprocess
 import sys
+from typing import Any
 
 import report
 from guests import result
@@ -22,12 +23,10 @@ SEEDS = range(1, 6)
 SERVERS = 8
 LINK_GBPS = 100
 # Two racks. README.md has the origin of these values.
-NETWORK = {
-    **{"rack": SERVERS, "paths": 64, "link_gbps": LINK_GBPS, "path_gbps": 25, "buffer_kib": 3008},
-    **{"delay_us": 5, "jitter_us": 1, "packet_ns": 100},
-}
+NETWORK = {"rack": SERVERS, "paths": 64, "link_gbps": LINK_GBPS, "path_gbps": 25, "packet_ns": 100}
+NETWORK |= {"buffer_kib": 3008, "delay_us": 5, "jitter_us": 1}
 # What the network would be without each assumption.
-ASSUMPTIONS: dict[str, dict] = {
+ASSUMPTIONS: dict[str, dict[str, Any]] = {
     "a card takes 100 ns for each packet": {"packet_ns": 0},
     "a switch delays packets by up to 1 µs at random": {"jitter_us": 0},
     "a packet takes 5 µs on an idle network": {"delay_us": 0},
@@ -96,15 +95,16 @@ def all_to_all(nodes, length=8 * report.KIB):
 
 def measured():
     """Runs all experiments; returns their figures."""
-    figures: dict = {"network": NETWORK, "incast": []}
+    rows = []
     for length in (64 << 10, 256 << 10, 1 << 20, 2 << 20, 4 << 20, 8 << 20):
         report.note(f"incast, {FLOWS} x {report.size_name(length)}")
-        figures["incast"].append(times(incast(length), FLOWS))
-    figures |= {"persistent": [persistent()], "racks": [times(racks(), 2 * SERVERS)], "assumptions": []}
+        rows.append(times(incast(length), FLOWS))
+    figures = {"network": NETWORK, "incast": rows, "persistent": [persistent()], "racks": [times(racks(), 2 * SERVERS)]}
+    rows = []
     for assumption, changes in ASSUMPTIONS.items():
         row = times(racks(), 2 * SERVERS, **changes)
-        figures["assumptions"].append({"assumption": assumption} | {name: row[name] for name in ("median", "mean", "max")})
-    return figures | {"nodes": [all_to_all(nodes) for nodes in NODES]}
+        rows.append({"assumption": assumption} | {name: row[name] for name in ("median", "mean", "max")})
+    return figures | {"assumptions": rows, "nodes": [all_to_all(nodes) for nodes in NODES]}
 
 
 def both(figures, experiment):
