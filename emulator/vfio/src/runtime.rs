@@ -205,6 +205,8 @@ impl Runtime {
                 self.sleep(calls, due);
             }
         }
+        // All others may sleep, and not know of the work that this thread leaves.
+        self.call(self.now());
     }
 
     /// Sleeps until `due`. Returns at once if another thread has changed the number of `calls`, or if work is due before.
