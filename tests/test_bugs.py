@@ -16,7 +16,7 @@ import pytest
 from conftest import CLONE, succeeds
 from test_host import COUNTS, cargo
 
-MINUTES = 25
+MINUTES = 16
 TIER = "named"
 NEEDS = ["emulator-tests", "host-tests"]
 LIMIT = 300
