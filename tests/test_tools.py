@@ -171,15 +171,16 @@ def test_key(tmp_path):
     assert cached.build()[1:] == (0, 1)
     # Neither times nor what is ignored.
     change("touch -d @0 one.rs; : >one.o; : >generated.rs; mkdir target; : >target/x")
-    assert cached.build("false")[1:] == (0, 1)
+    assert cached.build()[1:] == (0, 1)
     changes = ("echo 2 >part/two.rs", "chmod +x one.rs", "mv one.rs renamed.rs", ": >part/new.rs", "rm renamed.rs")
     for number, script in enumerate((*changes, "echo 3 >../elsewhere/a.rs", "ln -sfn part link"), 2):
         change(script)
         assert cached.build()[1:] == (0, number), script
-    # Other text, no text, and another result are inputs, too.
+    # Another command, other text, no text, and another result are inputs, too.
     for number, other in enumerate("ab", 9):
         change(f"ln -sfn {other} ../../built/other")
         assert cached.build(":", "text", "", "@other")[1:] == (0, number)
+    assert cached.build("true", "text", "", "@other")[1:] == (0, 11)
 
 
 def test_failed_and_killed_builds(tmp_path):
@@ -187,19 +188,22 @@ def test_failed_and_killed_builds(tmp_path):
     cached = Cached(tmp_path)
     said, status, runs = cached.build("echo part >$OUT/made; echo the reason; exit 3")
     assert (status, runs) == (1, 1) and "exit status 3" in said and "the reason" in said and not (cached.base / "built/thing").exists()
-    process = cached.start("echo part >$OUT/part; sleep 1000")
+    script = f"[ -e {cached.base}/go ] || {{ echo part >$OUT/part; sleep 1000; }}"
+    process = cached.start(script)
     wait_until(lambda: list(cached.base.glob("cache/built/thing/*/part")), "the build has begun")
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
-    assert cached.build()[1:] == (0, 3)
-    assert os.listdir(cached.base / "built/thing/") != [] and not (cached.base / "built/thing/part").exists()
+    (cached.base / "go").touch()
+    assert cached.build(script)[1:] == (0, 3)
+    assert os.listdir(cached.base / "built/thing/") == [".complete"]
 
 
 def test_two_builds_at_once(tmp_path):
     cached = Cached(tmp_path)
-    first = cached.start(f"until [ -e {cached.base}/go ]; do sleep 0.01; done")
+    script = f"until [ -e {cached.base}/go ]; do sleep 0.01; done"
+    first = cached.start(script)
     wait_until((cached.base / "runs").exists, "the build has begun")
-    second = cached.start("false")
+    second = cached.start(script)
     assert "waiting for another run" in second.stderr.readline()
     (cached.base / "go").touch()
     for process in (first, second):
