@@ -73,6 +73,7 @@ pub(crate) struct Peers {
 }
 
 /// Packets that wait to be sent to an emulator.
+#[derive(Debug)]
 struct Queue(SyncSender<Frame>);
 
 impl Link for Queue {

@@ -3,7 +3,6 @@
 //! An endpoint: a device with its guest's memory and its half of the transport, under a lock of its own.
 
 mod batch;
-mod capturing;
 mod direct;
 mod placement;
 mod receiving;

@@ -2,7 +2,7 @@
 
 //! Links to other programs with devices on the same network.
 
-use std::{collections::VecDeque, fmt, iter, net::IpAddr, sync::Arc, time::Duration};
+use std::{collections::VecDeque, fmt::Debug, iter, net::IpAddr, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 
@@ -44,7 +44,7 @@ const INCOMING_BYTES: usize = 8 << 20;
 pub struct LinkId(usize);
 
 /// Connection to another program.
-pub trait Link: Send + Sync {
+pub trait Link: Debug + Send + Sync {
     /// Queues a packet, or drops it if too many are queued. It does not block.
     fn send(&self, frame: Frame);
 }
@@ -90,6 +90,7 @@ pub enum JoinError {
 }
 
 /// The port of a device of another program.
+#[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) port: PortId,
     pub(crate) address: Address,
@@ -110,7 +111,7 @@ impl Peer {
 }
 
 /// All links.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Links {
     links: Vec<Option<Entry>>,
     /// Number of sessions so far.
@@ -119,6 +120,7 @@ pub(crate) struct Links {
     free: VecDeque<(Duration, Option<IpAddr>, Arc<Peer>)>,
 }
 
+#[derive(Debug)]
 struct Entry {
     /// Distinguishes the program from other programs, and from earlier runs of the same program.
     program: u64,
@@ -131,7 +133,7 @@ struct Entry {
 }
 
 /// Quotas of another program in this one, which its devices share.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct Quotas {
     /// Bytes of its packets that wait for local devices.
     pub(crate) incoming: Quota,
@@ -277,11 +279,9 @@ impl Links {
             peers: peers.clone(),
             lost: None,
         };
-        if index == self.links.len() {
-            self.links.push(Some(entry));
-        } else {
-            self.links[index] = Some(entry);
-        }
+        self.links
+            .resize_with(self.links.len().max(index + 1), || None);
+        self.links[index] = Some(entry);
         Ok(Joined { link, peers })
     }
 
@@ -335,11 +335,8 @@ impl Links {
 
     /// Returns the number of devices of other programs with a working link.
     pub(crate) fn devices(&self) -> usize {
-        let there = self
-            .links
-            .iter()
-            .flatten()
-            .filter(|entry| entry.lost.is_none());
+        let entries = self.links.iter().flatten();
+        let there = entries.filter(|entry| entry.lost.is_none());
         there.map(|entry| entry.peers.len()).sum()
     }
 }
@@ -347,21 +344,4 @@ impl Links {
 /// Whether a port that is unused since then may be reused.
 fn has_rested(now: Duration, since: Duration) -> bool {
     now.saturating_sub(since) > PORT_REST
-}
-
-impl fmt::Debug for Links {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Links")
-            .field("links", &self.links.len())
-            .finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for Peer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Peer")
-            .field("port", &self.port)
-            .field("link", &self.link)
-            .finish_non_exhaustive()
-    }
 }

@@ -70,33 +70,3 @@ impl Drop for Permit {
         self.left.fetch_add(self.amount, Ordering::Relaxed);
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn dropped_permits_are_available_again() {
-        let quota = Quota::new(10);
-        let most = quota.take(7).unwrap();
-        assert!(quota.take(4).is_none());
-        let rest = quota.take(3).unwrap();
-        assert!(quota.take(1).is_none());
-        drop(most);
-        drop(rest);
-        assert!(quota.take(10).is_some());
-    }
-
-    #[test]
-    fn a_permit_can_be_resized() {
-        let quota = Quota::new(10);
-        let mut permit = quota.take(2).unwrap();
-        assert!(permit.resize(9) && !permit.resize(11));
-        assert_eq!(permit.amount(), 9);
-        assert!(quota.take(2).is_none());
-        assert!(permit.resize(4));
-        assert!(quota.take(6).is_some());
-        drop(permit);
-        assert!(quota.take(10).is_some());
-    }
-}

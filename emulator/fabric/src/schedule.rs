@@ -172,27 +172,16 @@ mod tests {
     fn a_port_runs_once_however_often_it_is_woken() {
         let turn = Turn::default();
         assert!(turn.wake());
-        assert!(!turn.wake());
-        let run = turn.begin().unwrap();
-        // Another thread has the port in its list, too.
-        assert_eq!(turn.begin(), None);
-        assert_eq!(turn.end(run, false), (false, false));
-        assert_eq!(turn.begin(), None);
-        assert!(turn.wake());
-    }
-
-    #[test]
-    fn a_port_that_is_woken_while_it_runs_runs_again() {
-        let turn = Turn::default();
-        assert!(turn.wake());
-        let run = turn.begin().unwrap();
-        assert!(!turn.wake());
-        assert_eq!(turn.end(run, false), (true, false));
-        assert!(!turn.wake());
-        let run = turn.begin().unwrap();
-        assert_eq!(turn.end(run, true), (true, false));
-        let run = turn.begin().unwrap();
-        assert_eq!(turn.end(run, false), (false, false));
+        for (woken, more) in [(false, false), (true, false), (false, true), (true, true)] {
+            assert!(!turn.wake());
+            let run = turn.begin().unwrap();
+            // Another thread has the port in its list, too.
+            assert_eq!(turn.begin(), None);
+            assert!(!woken || !turn.wake());
+            let again = woken || more;
+            assert_eq!(turn.end(run, more), (again, false));
+            assert_eq!(turn.wake(), !again);
+        }
     }
 
     #[test]

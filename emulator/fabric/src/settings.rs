@@ -272,13 +272,4 @@ mod tests {
         }
         assert_eq!(Settings::named("real"), None);
     }
-
-    #[test]
-    fn a_path_that_is_down_is_not_ideal() {
-        for down in [false, true] {
-            let text = format!(r#"{{"path":[{{}},{{"down":{down}}}]}}"#);
-            let settings: Settings = serde_json::from_str(&text).unwrap();
-            assert_eq!(settings.is_ideal(), !down);
-        }
-    }
 }

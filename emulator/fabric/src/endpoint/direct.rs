@@ -13,7 +13,7 @@ use efa_model::{Arrival, Delivery, Operation, Refusal, Request, TransportEvent};
 use super::{
     Endpoint, State,
     batch::{Batch, Copied, Direct, End, Postponed, Stage},
-    placement::{Payload, Target, Unplaced},
+    placement::{Payload, Unplaced},
     sending::PACKETS_AT_ONCE,
 };
 use crate::{memory::Guest, network::Load, packet::PortId, schedule::Woken, wire::Wire};
@@ -57,21 +57,8 @@ impl<G: Guest> State<G> {
             let Stage::Located(payload) = mem::replace(&mut message.stage, Stage::Ended) else {
                 continue;
             };
-            self.segments.clear();
-            let arrival = &message.arrival;
-            let (device, guest) = (&mut self.device, &mut self.guest);
-            match device.deliver(guest, arrival, &mut self.segments) {
-                Ok(delivery) => match Target::new(&self.guest, &self.segments) {
-                    Ok(target) => message.stage = Stage::Placed(payload, target, delivery),
-                    Err(error) => {
-                        let delivered =
-                            self.device
-                                .delivered(&mut self.guest, arrival, delivery, Err(error));
-                        if let Err(Refusal::Status(status)) = delivered {
-                            message.end = End::Completed(status);
-                        }
-                    }
-                },
+            match self.accept(&message.arrival) {
+                Ok((target, delivery)) => message.stage = Stage::Placed(payload, target, delivery),
                 Err(Refusal::Status(status)) => message.end = End::Completed(status),
                 Err(Refusal::NotReady) => message.end = End::NotReady,
                 Err(Refusal::Drop) => {}
@@ -100,9 +87,8 @@ impl<G: Guest> State<G> {
         match written {
             // The sender knows the result.
             Some(written) => {
-                let _ = self
-                    .device
-                    .delivered(&mut self.guest, arrival, delivery, written);
+                let (device, guest) = (&mut self.device, &mut self.guest);
+                let _ = device.delivered(guest, arrival, delivery, written);
             }
             None => self.device.cancel(delivery),
         }

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use efa_hw::{admin::qp::QpType, io::CompStatus};
-use efa_model::{Arrival, Content, DmaError, QpId, Refusal, Segment, WriteEnd};
+use efa_model::{Arrival, Content, Delivery, DmaError, QpId, Refusal, Segment, WriteEnd};
 
 use super::{
     State,
@@ -67,9 +67,7 @@ impl<G: Guest> State<G> {
         part: Part<'_>,
         flip: Flip,
     ) -> Received<G::Memory> {
-        let Part {
-            from, data, header, ..
-        } = part;
+        let (from, data, header) = (part.from, part.data, part.header);
         let arrived = if self.needs_no_state(part) {
             data.length
         } else {
@@ -134,12 +132,8 @@ impl<G: Guest> State<G> {
             qkey: header.qkey,
             content,
         };
-        self.segments.clear();
-        let delivery = self
-            .device
-            .deliver(&mut self.guest, &arrival, &mut self.segments);
-        let delivery = match delivery {
-            Ok(delivery) => delivery,
+        let (target, delivery) = match self.accept(&arrival) {
+            Ok(accepted) => accepted,
             Err(refusal) => return self.conclude(part, Err(refusal)),
         };
         // A request that is acknowledged needs a connection for its response. No other one is opened before that.
@@ -148,17 +142,30 @@ impl<G: Guest> State<G> {
             self.device.cancel(delivery);
             return Received::Silence;
         }
-        match Target::new(&self.guest, &self.segments) {
-            Ok(target) => Received::Place(Placement {
-                target,
-                flipped: self.flipped(flip),
-                purpose: Purpose::Delivery(arrival, delivery),
-            }),
+        Received::Place(Placement {
+            target,
+            flipped: self.flipped(flip),
+            purpose: Purpose::Delivery(arrival, delivery),
+        })
+    }
+
+    /// Starts a delivery to the device; returns the memory for the payload.
+    ///
+    /// # Errors
+    ///
+    /// The device refuses it, for example because there is no memory where it should be.
+    pub(super) fn accept(
+        &mut self,
+        arrival: &Arrival,
+    ) -> Result<(Target<G::Memory>, Delivery), Refusal> {
+        self.segments.clear();
+        let (device, guest) = (&mut self.device, &mut self.guest);
+        let delivery = device.deliver(guest, arrival, &mut self.segments)?;
+        match Target::new(guest, &self.segments) {
+            Ok(target) => Ok((target, delivery)),
             Err(error) => {
-                let delivered =
-                    self.device
-                        .delivered(&mut self.guest, &arrival, delivery, Err(error));
-                self.conclude(part, delivered)
+                let refused = device.delivered(guest, arrival, delivery, Err(error));
+                Err(refused.err().unwrap_or(Refusal::Drop))
             }
         }
     }
@@ -186,16 +193,11 @@ impl<G: Guest> State<G> {
     /// The packet is refused. The error is the verdict for the sender, or `None` to drop the packet.
     fn admit(&mut self, now: Duration, part: Part<'_>) -> Result<u32, Option<Verdict>> {
         let Part { from, data, .. } = part;
+        let (flow, silence_s) = (part.connection(), data.silence_s);
         let receiver = self
             .receivers
-            .open(
-                now,
-                from,
-                part.connection(),
-                data.silence_s,
-                part.remembered,
-            )
-            .ok_or(None)?;
+            .open(now, from, flow, silence_s, part.remembered);
+        let receiver = receiver.ok_or(None)?;
         match receiver.classify(data.psn, data.floor) {
             PsnClass::New => {}
             PsnClass::Old(verdict) => return Err(Some(verdict)),
@@ -270,9 +272,7 @@ impl<G: Guest> State<G> {
         placement: Placement<G::Memory>,
         written: Result<(), DmaError>,
     ) -> Received<G::Memory> {
-        let Part {
-            from, data, header, ..
-        } = part;
+        let (from, data, header) = (part.from, part.data, part.header);
         let (arrival, delivery) = match placement.purpose {
             Purpose::Delivery(arrival, delivery) => (arrival, delivery),
             Purpose::Response(reader) => {
@@ -288,10 +288,8 @@ impl<G: Guest> State<G> {
                 return self.conclude(part, Ok(()));
             }
         };
-        let qp = delivery.qp();
-        let delivered = self
-            .device
-            .delivered(&mut self.guest, &arrival, delivery, written);
+        let (qp, device) = (delivery.qp(), &mut self.device);
+        let delivered = device.delivered(&mut self.guest, &arrival, delivery, written);
         if delivered.is_ok() {
             match header.subject {
                 Subject::Write { length, .. } if data.length < length => {
@@ -377,22 +375,15 @@ impl<G: Guest> State<G> {
                 immediate: datagram.immediate,
             },
         };
-        self.segments.clear();
-        let delivery = self
-            .device
-            .deliver(&mut self.guest, &arrival, &mut self.segments);
-        let Ok(delivery) = delivery else {
+        let Ok((target, delivery)) = self.accept(&arrival) else {
             return;
         };
-        let target = Target::new(&self.guest, &self.segments);
-        let written = target.and_then(|target| {
-            target.write(&datagram.payload)?;
+        let written = target.write(&datagram.payload);
+        if written.is_ok() {
             flip_bit(self.flipped(flip).as_ref());
-            Ok(())
-        });
+        }
         // Unreliable datagrams are not acknowledged.
-        let _ = self
-            .device
-            .delivered(&mut self.guest, &arrival, delivery, written);
+        let (device, guest) = (&mut self.device, &mut self.guest);
+        let _ = device.delivered(guest, &arrival, delivery, written);
     }
 }

@@ -10,6 +10,7 @@ use efa_model::{Fetched, Operation, Payload as Gathered, QpId, Request, Transpor
 
 use super::{State, batch::Batch, placement::Payload};
 use crate::{
+    capture::{self, Message},
     memory::{Access, Guest, Memory},
     network::{Load, Network},
     packet::{Ack, Body, Data, Datagram, Header, Origin, Packet, PortId, Reader},
@@ -44,6 +45,9 @@ pub(crate) struct Located<M> {
     pub(crate) header: Header,
     pub(crate) payload: Payload<M>,
 }
+
+/// The description of a part of a message, and its payload or the status with which the message fails.
+type Found<M> = (Header, Result<Payload<M>, CompStatus>);
 
 impl<G: Guest> State<G> {
     /// Lets the device fetch work requests, and starts them. Those that need no packets are added to the `batch`, whose packets
@@ -259,7 +263,7 @@ impl<G: Guest> State<G> {
                 body: Body::Data(outgoing.data, Origin::Device(permit)),
             };
             if wire.is_tapped() {
-                self.show(wire, &packet, outgoing.again);
+                self.show(wire, &packet, &outgoing.data, outgoing.again);
             }
             let load = Load { packets, bytes };
             if wire.send(now, packet, load, woken).is_err() {
@@ -329,6 +333,37 @@ impl<G: Guest> State<G> {
 
     /// Locates a part of a message, if the device still has it. If its payload is unavailable, the message fails.
     pub(crate) fn locate(&mut self, now: Duration, data: &Data) -> Option<Located<G::Memory>> {
+        match self.find(data, false)? {
+            (header, Ok(payload)) => Some(Located { header, payload }),
+            (_, Err(status)) => {
+                self.fail(now, data, status);
+                None
+            }
+        }
+    }
+
+    /// Passes a part of a message that is about to leave to the observer, with the start of its current payload, if available.
+    fn show(&mut self, wire: &Wire, packet: &Packet, data: &Data, again: bool) {
+        let length = data.length.min(wire.snap());
+        let Some((header, found)) = self.find(&Data { length, ..*data }, true) else {
+            return;
+        };
+        let mut bytes = Vec::new();
+        let read = found.is_ok_and(|payload| payload.read(length, &mut bytes).is_ok());
+        let message = Message {
+            header: &header,
+            payload: if read {
+                capture::start(&bytes, length)
+            } else {
+                &[]
+            },
+            again,
+        };
+        wire.show(packet, true, Some(message));
+    }
+
+    /// Finds a part of a message, if the device still has it. The statistics do not count it for an observer.
+    fn find(&mut self, data: &Data, observes: bool) -> Option<Found<G::Memory>> {
         let (qp, header, content) = self.connections.find(self.address, data)?;
         let is_failure = matches!(content, Content::Failure { .. });
         let may_send_failure = is_failure && self.device.is_alive();
@@ -346,18 +381,14 @@ impl<G: Guest> State<G> {
             Content::Response { memory, .. } => {
                 let (rkey, address) = *memory;
                 let memory = (rkey, address.wrapping_add(data.offset.into()));
-                let gathered = self.device.gather_for_peer(qp, memory, length, segments);
+                let gathered = match observes {
+                    true => self.device.peek_for_peer(qp, memory, length, segments),
+                    false => self.device.gather_for_peer(qp, memory, length, segments),
+                };
                 gathered.map(|()| Gathered::Memory)
             }
         };
-        let found =
-            gathered.and_then(|gathered| Payload::new(&self.guest, gathered, &self.segments));
-        match found {
-            Ok(payload) => Some(Located { header, payload }),
-            Err(status) => {
-                self.fail(now, data, status);
-                None
-            }
-        }
+        let payload = gathered.and_then(|found| Payload::new(&self.guest, found, &self.segments));
+        Some((header, payload))
     }
 }

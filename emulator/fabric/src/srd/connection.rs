@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use efa_hw::io::CompStatus;
 use efa_model::QpId;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -21,7 +22,7 @@ use super::{
     paths::Paths,
     window::{MOST, Shortest, Window},
 };
-use crate::packet::{Data, PortId};
+use crate::packet::{Ack, Data, PortId, Verdict};
 
 /// Minimum number of timeouts in a row after which a silent peer is given up. Those of one packet take about two seconds. Timeouts
 /// of several packets at once count as one: the program may have paused, and acknowledgements may have arrived meanwhile.
@@ -88,15 +89,8 @@ pub(crate) struct Outgoing {
     pub(crate) again: bool,
 }
 
-/// Progress of a message.
-#[derive(Debug)]
-pub(super) enum Progress {
-    None,
-    /// The whole message was delivered.
-    Delivered(Box<Message>),
-    /// The receiver was not ready for the message too often.
-    NotReady(u64),
-}
+/// A message that has failed, and its status.
+pub(super) type Failed = (u64, CompStatus);
 
 /// Result of an expired timer.
 #[derive(Debug, Default)]
@@ -169,23 +163,14 @@ impl Connection {
     }
 
     /// Parks the first part of the last message, whose receiver is not ready. Returns the message if this was too often.
-    pub(super) fn park(&mut self, now: Duration, mtu: u32) -> Option<u64> {
+    pub(super) fn park(&mut self, now: Duration, mtu: u32) -> Option<Failed> {
         let number = self.unsent.pop_back()?;
         let message = self.messages.get_mut(&number)?;
-        let (offset, length) = message.cut(mtu);
+        let part = message.cut(number, mtu);
         if !message.is_cut() {
             self.unsent.push_back(number);
         }
-        let Some(peer_qp) = message.not_ready() else {
-            return Some(number);
-        };
-        let part = Part {
-            message: number,
-            offset,
-            length,
-        };
-        self.parked.park(now, peer_qp, part);
-        None
+        self.park_part(now, part)
     }
 
     /// Returns the content of a message.
@@ -275,15 +260,11 @@ impl Connection {
                 self.unsent.pop_front();
                 continue;
             };
-            let (offset, length) = message.cut(mtu);
+            let part = message.cut(number, mtu);
             if message.is_cut() {
                 self.unsent.pop_front();
             }
-            return Some(Part {
-                message: number,
-                offset,
-                length,
-            });
+            return Some(part);
         }
     }
 
@@ -297,16 +278,31 @@ impl Connection {
         Some(packet)
     }
 
-    /// Processes the delivery of a packet. `shortest` is the shortest round trip to the peer, if known.
-    pub(super) fn delivered(
+    /// Processes the acknowledgement of a packet; returns the message that it has delivered as a whole, or has failed. `shortest`
+    /// is the shortest round trip to the peer, if known.
+    pub(super) fn acknowledge(
+        &mut self,
+        now: Duration,
+        ack: &Ack,
+        shortest: &mut Option<Shortest>,
+    ) -> Option<Result<Message, Failed>> {
+        match ack.verdict {
+            Verdict::Delivered => self.delivered(now, ack.psn, shortest).map(Ok),
+            Verdict::NotReady => self.not_ready(now, ack.psn).map(Err),
+            Verdict::Failed(status) => {
+                let status = CompStatus::try_from(status).unwrap_or(CompStatus::RemoteAbort);
+                Some(Err((self.in_flight.message_of(ack.psn)?, status)))
+            }
+        }
+    }
+
+    fn delivered(
         &mut self,
         now: Duration,
         psn: u64,
         shortest: &mut Option<Shortest>,
-    ) -> Progress {
-        let Some(packet) = self.conclude(now, psn) else {
-            return Progress::None;
-        };
+    ) -> Option<Message> {
+        let packet = self.conclude(now, psn)?;
         if let Some(round_trip) = packet.round_trip(now) {
             let shortest = shortest.get_or_insert(Shortest::new(now, round_trip));
             let least = shortest.measure(now, round_trip);
@@ -319,41 +315,33 @@ impl Connection {
             self.window.acknowledged_again(time);
         }
         let number = packet.part.message;
-        let Some(message) = self.messages.get_mut(&number) else {
-            return Progress::None;
-        };
+        let message = self.messages.get_mut(&number)?;
         if let Some(peer_qp) = message.content.receiver() {
             self.parked.delivered(now, peer_qp, &mut self.parts);
         }
         if !message.delivered() {
-            return Progress::None;
+            return None;
         }
-        let message = self.messages.remove(&number);
+        let message = self.messages.remove(&number)?;
         self.settle();
-        message.map_or(Progress::None, |message| {
-            Progress::Delivered(Box::new(message))
-        })
+        Some(message)
     }
 
     /// Processes the refusal of a packet for which the receiver was not ready. The packet ends, and its part is sent again later.
-    pub(super) fn not_ready(&mut self, now: Duration, psn: u64) -> Progress {
-        let Some(packet) = self.conclude(now, psn) else {
-            return Progress::None;
-        };
-        let number = packet.part.message;
-        let Some(message) = self.messages.get_mut(&number) else {
-            return Progress::None;
-        };
-        let Some(peer_qp) = message.not_ready() else {
-            return Progress::NotReady(number);
-        };
-        self.parked.park(now, peer_qp, packet.part);
-        Progress::None
+    fn not_ready(&mut self, now: Duration, psn: u64) -> Option<Failed> {
+        let packet = self.conclude(now, psn)?;
+        self.park_part(now, packet.part)
     }
 
-    /// Returns the message of a packet.
-    pub(super) fn message_of(&self, psn: u64) -> Option<u64> {
-        self.in_flight.message_of(psn)
+    /// Parks a part whose receiver is not ready. Returns its message if this was too often.
+    fn park_part(&mut self, now: Duration, part: Part) -> Option<Failed> {
+        match self.messages.get_mut(&part.message)?.not_ready() {
+            Some(peer_qp) => {
+                self.parked.park(now, peer_qp, part);
+                None
+            }
+            None => Some((part.message, CompStatus::RemoteRnr)),
+        }
     }
 
     /// Removes a message and its packets; returns its content.
@@ -464,4 +452,4 @@ impl Connection {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

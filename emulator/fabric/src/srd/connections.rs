@@ -13,11 +13,11 @@ use efa_model::{QpId, Request};
 
 pub(crate) use super::connection::{ConnectionState, Limits};
 use super::{
-    connection::{Connection, Expired, Outgoing, Progress},
+    connection::{Connection, Expired, Outgoing},
     message::Content,
     window::Shortest,
 };
-use crate::packet::{Ack, Address, Data, Header, MAX_IN_FLIGHT, PortId, Verdict};
+use crate::packet::{Ack, Address, Data, Header, MAX_IN_FLIGHT, PortId};
 
 /// Maximum number of connections of a device.
 const MAX_CONNECTIONS: usize = 64 << 10;
@@ -149,7 +149,8 @@ impl Connections {
         self.push(connection, Content::Request(request), length);
         let refused = self.by_number.get_mut(&connection)?.park(now, mtu);
         self.update(connection);
-        self.fail(now, connection, refused?, CompStatus::RemoteRnr)
+        let (message, status) = refused?;
+        self.fail(now, connection, message, status)
     }
 
     /// Records that a peer has answered without a connection.
@@ -238,27 +239,14 @@ impl Connections {
             return None;
         }
         let before = connection.in_flight();
-        let progress = match ack.verdict {
-            Verdict::Delivered => {
-                let shortest = self.shortest.entry(from).or_default();
-                connection.delivered(now, ack.psn, shortest)
-            }
-            Verdict::NotReady => connection.not_ready(now, ack.psn),
-            Verdict::Failed(_) => Progress::None,
-        };
+        let shortest = self.shortest.entry(from).or_default();
+        let progress = connection.acknowledge(now, ack, shortest);
         let qp = connection.qp;
         self.in_flight -= before - connection.in_flight();
-        let failed = match (ack.verdict, &progress) {
-            (Verdict::Failed(status), _) => connection.message_of(ack.psn).map(|message| {
-                let status = CompStatus::try_from(status).unwrap_or(CompStatus::RemoteAbort);
-                (message, status)
-            }),
-            (_, Progress::NotReady(message)) => Some((*message, CompStatus::RemoteRnr)),
-            _ => None,
-        };
-        let ended = match (failed, progress) {
-            (Some((message, status)), _) => self.fail(now, number, message, status),
-            (None, Progress::Delivered(message)) => {
+        let ended = match progress {
+            None => None,
+            Some(Err((message, status))) => self.fail(now, number, message, status),
+            Some(Ok(message)) => {
                 self.forget_message(qp, from, &message.content);
                 match message.content {
                     Content::Request(request) => Some(Ended::Delivered(request)),
@@ -266,7 +254,6 @@ impl Connections {
                     Content::Failure { .. } => None,
                 }
             }
-            _ => None,
         };
         self.update(number);
         ended

@@ -5,6 +5,7 @@
 use efa_hw::io::CompStatus;
 use efa_model::{Operation, QpId, Request};
 
+use super::parked::Part;
 use crate::packet::{Address, Header, Reader, Subject};
 
 /// Value of `rnr_retry` for unlimited retries.
@@ -57,14 +58,18 @@ impl Message {
         }
     }
 
-    /// Cuts the next part for a packet of at most `mtu` bytes. Returns its offset and length.
-    pub(super) fn cut(&mut self, mtu: u32) -> (u32, u32) {
+    /// Cuts the next part for a packet of at most `mtu` bytes. The message has this number in its connection.
+    pub(super) fn cut(&mut self, message: u64, mtu: u32) -> Part {
         let offset = self.cut;
         let length = (self.length - offset).min(mtu.max(1));
         self.cut += length;
         self.waiting += 1;
         self.is_cut = self.cut == self.length;
-        (offset, length)
+        Part {
+            message,
+            offset,
+            length,
+        }
     }
 
     /// Whether all of it is in packets.

@@ -14,3 +14,13 @@ mod programs;
 mod statuses;
 
 use efa_testing::prelude::*;
+
+/// Returns settings with a rule that denies packets from one device to the other, and perhaps back.
+fn denying(settings: &Settings, peers: &mut Peers, from: usize, both: bool) -> Settings {
+    let [from, to] = [from, 1 - from].map(|port| peers.address(PortId(port)).into());
+    let deny = vec![Denied { from, to, both }];
+    Settings {
+        deny,
+        ..settings.clone()
+    }
+}

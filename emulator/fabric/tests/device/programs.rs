@@ -15,7 +15,7 @@ use super::*;
 const OK: CompStatus = CompStatus::Ok;
 
 /// Packets in flight to another program.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Wire(Mutex<Vec<Frame>>);
 
 impl Link for Wire {

@@ -39,7 +39,7 @@ const MAX_STEPS: usize = 256;
 const REMOTE: [[u8; 16]; 3] = [[0xa1; 16], [0xa2; 16], [0xa3; 16]];
 
 /// Packets that devices send to the attacker.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Sent(Mutex<Vec<Frame>>);
 
 impl Link for Sent {

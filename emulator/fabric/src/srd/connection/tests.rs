@@ -7,7 +7,7 @@ use efa_hw::io::CompStatus;
 use super::*;
 use crate::packet::Reader;
 
-const LIMITS: Limits = Limits {
+pub(in crate::srd) const LIMITS: Limits = Limits {
     paths: 2,
     multipath: true,
     has_rate: true,
@@ -19,15 +19,17 @@ const ROUND_TRIP: Duration = Duration::from_micros(20);
 
 /// Returns a connection with a message of `packets` packets.
 fn connection(packets: u32) -> Connection {
-    let qp: QpId = serde_json::from_str(r#"{"number":1,"incarnation":1}"#).unwrap();
-    let mut connection = Connection::new(7, PortId(3), qp, 0);
-    connection.push(response(qp), packets * LIMITS.mtu);
+    let mut connection = Connection::new(7, PortId(3), qp(), 0);
+    connection.push(response(0), packets * LIMITS.mtu);
     connection
 }
 
-fn response(qp: QpId) -> Content {
-    let reader = Reader { qp, request: 0 };
-    let memory = (0, 0);
+pub(in crate::srd) fn qp() -> QpId {
+    serde_json::from_str(r#"{"number":1,"incarnation":1}"#).unwrap()
+}
+
+pub(in crate::srd) fn response(request: u64) -> Content {
+    let (reader, memory) = (Reader { qp: qp(), request }, (0, 0));
     Content::Response { reader, memory }
 }
 

@@ -3,27 +3,26 @@
 //! Bounds, and turns to send.
 
 use super::*;
-use crate::packet::{Reader, Subject};
+use crate::{
+    packet::{Subject, Verdict},
+    srd::connection::tests::{self, qp, response},
+};
 
-fn qp() -> QpId {
-    serde_json::from_str(r#"{"number":1,"incarnation":1}"#).unwrap()
-}
-
-fn reader(request: u64) -> Reader {
-    let qp = qp();
-    Reader { qp, request }
-}
+const LIMITS: Limits = Limits {
+    paths: 1,
+    has_rate: false,
+    ..tests::LIMITS
+};
 
 #[test]
 fn responses_to_peers_are_bounded_and_shared() {
     let (mut connections, now) = (Connections::default(), Duration::from_secs(1));
-    let (qp, reader) = (qp(), reader(0));
+    let qp = qp();
     let most = |connections: &mut Connections, port| {
         let number = connections.open(now, qp, PortId(port), || 0).unwrap();
         let mut count = 0;
         while connections.can_respond(qp, PortId(port)) {
-            let memory = (0, 0);
-            connections.push(number, Content::Response { reader, memory }, 1);
+            connections.push(number, response(0), 1);
             count += 1;
         }
         count
@@ -45,14 +44,6 @@ fn responses_to_peers_are_bounded_and_shared() {
     assert_eq!(can_respond, [true, false]);
 }
 
-const LIMITS: Limits = Limits {
-    paths: 1,
-    multipath: true,
-    has_rate: false,
-    mtu: 1000,
-    silence: Duration::from_secs(2),
-};
-
 /// Returns the numbers of responses, of responses by queue pair, and of packets in flight.
 fn reads(connections: &Connections) -> (usize, usize, usize) {
     let responses = connections.responses.values().sum();
@@ -63,11 +54,10 @@ fn reads(connections: &Connections) -> (usize, usize, usize) {
 #[test]
 fn a_failure_counts_as_a_response_until_the_peer_has_it() {
     let (mut connections, now) = (Connections::default(), Duration::from_secs(1));
-    let (memory, peer) = ((0, 0), PortId(0));
+    let peer = PortId(0);
     let number = connections.open(now, qp(), peer, || 0).unwrap();
     for request in 0..3 {
-        let reader = reader(request);
-        connections.push(number, Content::Response { reader, memory }, 2000);
+        connections.push(number, response(request), 2000);
     }
     for _ in 0..4 {
         connections.next(now, LIMITS).unwrap();
@@ -92,12 +82,7 @@ fn a_failure_counts_as_a_response_until_the_peer_has_it() {
             other => panic!("{other:?}"),
         }
         assert!(connections.end(number));
-        let ack = Ack {
-            connection: number,
-            psn: data.psn,
-            verdict: Verdict::Delivered,
-        };
-        assert!(connections.acknowledge(now, peer, &ack).is_none());
+        assert!(acknowledge(&mut connections, now, peer, (number, data.psn)).is_none());
     }
     let abort = u8::from(CompStatus::RemoteAbort);
     let bad = u8::from(CompStatus::RemoteBadAddress);
@@ -122,20 +107,25 @@ fn send(connections: &mut Connections, now: Duration) -> (usize, usize) {
 
 /// Opens a connection to the device at `port`, with a message of many packets. Returns its number.
 fn open(connections: &mut Connections, now: Duration, port: usize) -> u64 {
-    let (memory, reader) = ((0, 0), reader(0));
     let number = connections.open(now, qp(), PortId(port), || 0).unwrap();
-    connections.push(number, Content::Response { reader, memory }, 256_000);
+    connections.push(number, response(0), 256_000);
     number
 }
 
-/// Acknowledges the first packet to a device. Its connection has the number of its port.
-fn acknowledge(connections: &mut Connections, now: Duration, port: usize) {
+/// Acknowledges a packet of a connection.
+fn acknowledge(
+    connections: &mut Connections,
+    now: Duration,
+    peer: PortId,
+    (connection, psn): (u64, u64),
+) -> Option<Ended> {
+    let verdict = Verdict::Delivered;
     let ack = Ack {
-        connection: port as u64,
-        psn: 0,
-        verdict: Verdict::Delivered,
+        connection,
+        psn,
+        verdict,
     };
-    connections.acknowledge(now, PortId(port), &ack);
+    connections.acknowledge(now, peer, &ack)
 }
 
 #[test]
@@ -157,7 +147,8 @@ fn peers_that_do_not_respond_leave_room_for_others() {
         assert_eq!(send(&mut connections, now), (0, sent));
     }
     // The last one has no other packet in flight.
-    acknowledge(&mut connections, now, PEERS - 1);
+    let last = PEERS - 1;
+    acknowledge(&mut connections, now, PortId(last), (last as u64, 0));
     assert_eq!(send(&mut connections, now), (1, 0));
 }
 
@@ -176,7 +167,7 @@ fn closed_connections_without_a_turn_are_forgotten() {
         connections.close(number);
         assert!(connections.active.len() <= 2 * MAX_CONNECTIONS + 1);
     }
-    acknowledge(&mut connections, now, 0);
+    acknowledge(&mut connections, now, PortId(0), (0, 0));
     assert_eq!(connections.turn().map(|(number, ..)| number), Some(last));
 }
 

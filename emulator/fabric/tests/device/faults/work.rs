@@ -133,88 +133,114 @@ fn release(peers: &mut Peers, at: usize, name: &str, count: Option<u64>) -> u64 
     peers.driver(PortId(at), |driver| driver.device.release(name, count))
 }
 
+/// Adds a rule for one command of a device.
+fn inject_command(peers: &mut Peers, opcode: &str, then: &str) {
+    let rule = format!(r#"{{"when":{{"opcode":"{opcode}"}},"then":{then}}}"#);
+    peers.inject(PortId(0), &rule);
+}
+
+/// Submits a command of the first device; returns its id.
+fn submit(peers: &mut Peers, command: &impl Command) -> u16 {
+    peers.driver(PortId(0), |driver| driver.submit(command))
+}
+
+fn completed(peers: &mut Peers) -> Vec<u16> {
+    peers.driver(PortId(0), Driver::completed)
+}
+
 #[test]
-fn late_and_held_completions_end_with_their_queue_pair() {
-    for then in [r#"{"delay_ms":50}"#, r#"{"hold":"x"}"#] {
-        for end in ["error", "reset", "destroy", "device"] {
-            let mut peers = with(0, "ANY", then);
-            write(&mut peers, 1);
-            match end {
-                "error" => peers.modify(0, QpState::Err),
-                "reset" => peers.modify(0, QpState::Reset),
-                "destroy" => peers.net.destroy(&peers.qps[0]),
-                _ => peers.driver(PortId(0), |driver| driver.reset(ResetReason::Generic)),
-            }
-            // A work request that ended before the error is still reported.
-            let count = usize::from(end == "error");
-            let are_held = then.contains("hold");
-            let released = release(&mut peers, 0, "x", None);
-            assert_eq!(released, u64::from(are_held && end == "error"), "{end}");
-            assert_eq!(peers.all(0), vec![(0, OK); count], "{then} {end}");
-            assert_eq!(held(&mut peers), [], "{end}");
+fn late_and_held_completions_end_with_their_queue_pair_or_device() {
+    let ends = ["error", "reset", "destroy", "restart", "death", "guest"];
+    for (end, is_held) in ends.iter().flat_map(|end| [(*end, false), (*end, true)]) {
+        let effect = match is_held {
+            true => r#"{"hold":"x"},"times":1"#,
+            false => r#"{"delay_ms":50},"times":1"#,
+        };
+        let mut peers = with(0, "ANY", effect);
+        inject_command(&mut peers, "ALLOC_PD", effect);
+        write(&mut peers, 1);
+        let command = submit(&mut peers, &AllocPd {});
+        match end {
+            "error" => peers.modify(0, QpState::Err),
+            "reset" => peers.modify(0, QpState::Reset),
+            "destroy" => peers.net.destroy(&peers.qps[0]),
+            _ => peers.driver(PortId(0), |driver| match end {
+                "death" => driver.die("{}"),
+                "guest" => driver.device.power_on(&mut driver.world),
+                _ => driver.reset(ResetReason::Generic),
+            }),
         }
+        // A work request that ended before the error is still reported.
+        let (of_work, of_commands) = (end == "error", ends[..3].contains(&end));
+        let expected = usize::from(of_work) + usize::from(of_commands);
+        let released = release(&mut peers, 0, "x", None);
+        assert_eq!(released, if is_held { expected as u64 } else { 0 }, "{end}");
+        assert_eq!(peers.all(0), vec![(0, OK); of_work.into()], "{end}");
+        assert_eq!(completed(&mut peers), vec![command; of_commands.into()]);
+        // A dead device completes nothing, even when the rules are cleared.
+        peers.driver(PortId(0), |driver| driver.device.clear());
+        peers.run_for(LONG);
+        assert_eq!(completed(&mut peers), [0; 0], "{end}");
+        peers.driver(PortId(0), Driver::start_over);
+        assert_eq!(held(&mut peers), [], "{end}");
+        assert!(peers.execute(PortId(0), &AllocPd {}).is_ok(), "{end}");
     }
 }
 
+/// Held work requests and commands are executed, and others overtake them. They complete when they are released, by name and in
+/// their order, or when the rules are cleared.
 #[test]
 fn held_completions_are_posted_when_they_are_released() {
-    let mut peers = with(0, "ANY", r#"{"hold":"a"},"times":3"#);
-    write(&mut peers, 4);
-    // The work requests are executed, and a later one completes before them.
-    assert_eq!(peers.all(0), [(3, OK)]);
+    let mut peers = with(0, "ANY", r#"{"hold":"x"},"times":3"#);
+    inject_command(&mut peers, "ALLOC_PD", r#"{"hold":"x"},"times":3"#);
+    inject_command(&mut peers, "ALLOC_UAR", r#"{"hold":"y"}"#);
+    let before = peers.state(PortId(0));
+    let pds = [(); 3].map(|()| {
+        write(&mut peers, 1);
+        submit(&mut peers, &AllocPd {})
+    });
+    let uar = submit(&mut peers, &AllocUar {});
+    peers.run_for(Duration::from_secs(1000));
+    assert_eq!((peers.polled(0), completed(&mut peers)), (vec![], vec![]));
+    assert_eq!(held(&mut peers), [("x".into(), 6), ("y".into(), 1)]);
+    let state = peers.state(PortId(0));
+    let made = |state: &State| state.resources.pd + state.resources.uar;
+    assert_eq!(made(&state), made(&before) + 4);
+    assert_eq!((state.admin.in_flight, state.late), (4, 0));
+    assert_eq!(state.admin.completed, before.admin.completed);
     let written = peers.content(0, 0, 100);
     assert_eq!(peers.content(1, 0, 100), written);
-    assert_eq!(held(&mut peers), [("a".into(), 3)]);
-    assert_eq!(peers.state(PortId(0)).late, 0);
-    for (at, name, count, expected) in [
-        (0, "b", None, vec![]),
-        (1, "a", None, vec![]),
-        (0, "a", Some(1), vec![0]),
-        (0, "a", Some(7), vec![1, 2]),
-        (0, "a", None, vec![]),
+    write(&mut peers, 1);
+    let other = submit(&mut peers, &AllocPd {});
+    assert_eq!(peers.polled(0), [(3, OK)]);
+    assert_eq!(completed(&mut peers), [other]);
+    // They leave nothing due.
+    let due = peers.driver(PortId(0), |driver| driver.run(Duration::ZERO));
+    assert_eq!(due, None);
+    peers.world(PortId(0), World::take_interrupts);
+    for (at, name, count, works, commands) in [
+        (0, "z", None, vec![], vec![]),
+        (1, "x", None, vec![], vec![]),
+        (0, "x", Some(0), vec![], vec![]),
+        (0, "x", Some(1), vec![0], vec![]),
+        (0, "x", Some(1), vec![], vec![pds[0]]),
+        (0, "y", Some(9), vec![], vec![uar]),
+        (0, "x", Some(3), vec![1, 2], vec![pds[1]]),
+        (0, "y", None, vec![], vec![]),
     ] {
         let released = release(&mut peers, at, name, count);
-        assert_eq!(released, expected.len() as u64, "{at} {name}");
-        let expected: Ended = expected.into_iter().map(|id| (id, OK)).collect();
-        assert_eq!(peers.all(0), expected, "{at} {name}");
+        assert_eq!(released, (works.len() + commands.len()) as u64, "{name}");
+        let ended: Ended = works.into_iter().map(|id| (id, OK)).collect();
+        assert_eq!(peers.all(0), ended, "{name} {count:?}");
+        let raised = peers.world(PortId(0), World::take_interrupts);
+        assert_eq!(raised, vec![0; (!commands.is_empty()).into()]);
+        assert_eq!(completed(&mut peers), commands, "{name} {count:?}");
     }
-    assert_eq!((held(&mut peers), peers.protocol_errors()), (vec![], 0));
-}
-
-#[test]
-fn commands_and_completions_are_released_in_one_order() {
-    let mut peers = with(0, "ANY", r#"{"hold":"x"}"#);
-    peers.inject(
-        PortId(0),
-        r#"{"when":{"opcode":"ALLOC_PD"},"then":{"hold":"x"}}"#,
-    );
-    let commands = [(); 2].map(|()| {
-        write(&mut peers, 1);
-        peers.driver(PortId(0), |driver| driver.submit(&AllocPd {}))
-    });
-    assert_eq!(held(&mut peers), [("x".into(), 4)]);
-    for number in 0..2 {
-        for (completions, completed) in [
-            (vec![(number, OK)], vec![]),
-            (vec![], vec![commands[usize::from(number)]]),
-        ] {
-            assert_eq!(release(&mut peers, 0, "x", Some(1)), 1);
-            assert_eq!(peers.all(0), completions);
-            let found = peers.driver(PortId(0), Driver::completed);
-            assert_eq!(found, completed);
-        }
-    }
-}
-
-#[test]
-fn clearing_releases_held_completions() {
-    let mut peers = with(0, "ANY", r#"{"hold":"x"},"times":1"#);
-    inject(&mut peers, 0, "ANY", r#"{"hold":"y"},"skip":1"#);
-    write(&mut peers, 3);
-    assert_eq!(held(&mut peers), [("x".into(), 1), ("y".into(), 2)]);
     peers.driver(PortId(0), |driver| driver.device.clear());
-    assert_eq!(peers.all(0), [0, 1, 2].map(|id| (id, OK)));
-    assert_eq!(held(&mut peers), []);
+    peers.run();
+    assert_eq!(completed(&mut peers), [pds[2]]);
+    assert_eq!((held(&mut peers), peers.protocol_errors()), (vec![], 0));
+    assert_eq!(peers.state(PortId(0)).admin.in_flight, 0);
 }
 
 #[test]

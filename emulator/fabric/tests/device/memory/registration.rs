@@ -42,6 +42,12 @@ fn contents() {
         let counts = resources(&mut peers);
         assert_eq!((counts.fast_mr, counts.registered_fast_mr), (1, 1));
         assert_eq!(counts.mr_pages as u64, pages);
+        // Its pages count against the limit from its allocation on, and only once.
+        peers.set(KERNEL, &format!(r#"{{"max_total_pages":{}}}"#, pages + 1));
+        let one = alloc_mr(peers.qps[1].pd, 1);
+        let [first, second] = [(); 2].map(|()| peers.execute(KERNEL, &one).err());
+        let full = Some(Status::ResourceAllocationFailure);
+        assert_eq!((first, second), (None, full));
         assert_eq!(peers.protocol_errors(), 0);
     }
 }
@@ -291,20 +297,4 @@ fn large_pages() {
         world.load(pages[0], &mut found[first..][..second]);
     });
     assert!(found == peers.content(0, 0, 20_000));
-}
-
-/// A region's pages count against the limits from its allocation on, not only while they are registered.
-#[test]
-fn room() {
-    let mut peers = Peers::new(Settings::default());
-    peers.set(KERNEL, r#"{"max_mr_pages":4,"max_total_pages":10}"#);
-    peers.regions[1] = peers.net.fast_region(&peers.qps[1], 4, 0);
-    let more = alloc_mr(peers.qps[1].pd, 3);
-    for _ in 0..2 {
-        let full = Err(Status::ResourceAllocationFailure);
-        assert_eq!(peers.execute(KERNEL, &more), full);
-        if !is_writable(&mut peers) {
-            register(&mut peers);
-        }
-    }
 }

@@ -13,16 +13,8 @@ const OF_QUEUE: usize = DEPTH as usize * 3 / 2;
 /// Returns peers whose packets are lost.
 fn denied() -> Peers {
     let mut peers = Peers::of(Settings::default(), QpType::Srd, 1);
-    let [from, to] = [0, 1].map(|port| peers.address(PortId(port)).into());
-    let deny = vec![Denied {
-        from,
-        to,
-        both: true,
-    }];
-    peers.fabric.set(Settings {
-        deny,
-        ..Settings::default()
-    });
+    let settings = denying(&Settings::default(), &mut peers, 0, true);
+    peers.fabric.set(settings);
     peers
 }
 

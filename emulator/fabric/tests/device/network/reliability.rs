@@ -16,16 +16,6 @@ fn retransmitted(peers: &mut Peers) -> u64 {
     counters.retrans_pkts
 }
 
-/// Returns settings with a rule that denies packets from one device to the other, and perhaps back.
-fn denying(settings: &Settings, peers: &mut Peers, from: usize, both: bool) -> Settings {
-    let [from, to] = [from, 1 - from].map(|port| peers.address(PortId(port)).into());
-    let deny = vec![Denied { from, to, both }];
-    Settings {
-        deny,
-        ..settings.clone()
-    }
-}
-
 #[test]
 fn each_message_arrives_once() {
     let realistic = ("realistic", Settings::named("realistic").unwrap());

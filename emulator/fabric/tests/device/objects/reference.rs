@@ -284,7 +284,13 @@ impl Both {
                 self.execute(&command)
             }
             Kind::Ah => self.execute(&create_ah(pd_, peer)),
-            Kind::Mr => self.execute(&alloc_mr(pd_, max_pages)),
+            Kind::Mr if has_events || max_pages == 0 => self.execute(&alloc_mr(pd_, max_pages)),
+            Kind::Mr => {
+                let mut command = reg_mr(pd_, PAGE, PAGE * u64::from(max_pages));
+                let page = |index| if index < max_pages { PAGE } else { 0 };
+                command.set_page_list(PageList::Inline([0, 1, 2, 3].map(page)));
+                self.execute(&command)
+            }
             Kind::Counter => {
                 uses = vec![uar];
                 self.execute(&create_counter(uar_, ring))
@@ -359,20 +365,13 @@ impl Both {
     }
 
     fn check(&mut self) {
-        let (counts, model) = (self.driver.counts(), &self.model);
-        let ResourceCounts {
-            pd,
-            uar,
-            eq,
-            event_counter,
-            cq,
-            ah,
-            mr,
-            qp,
-            ..
-        } = counts;
-        let found = [pd, uar, eq, event_counter, cq, ah, mr, qp];
-        assert_eq!(found, KINDS.map(|(kind, ..)| model.count(kind)));
+        let (it, model) = (self.driver.counts(), &self.model);
+        let found = [
+            [it.pd, it.uar, it.eq, it.event_counter],
+            [it.cq, it.ah, it.mr, it.qp],
+        ];
+        let expected = KINDS.map(|(kind, ..)| model.count(kind));
+        assert_eq!(found.as_flattened(), expected);
         assert_eq!(self.driver.errors(), model.errors, "protocol errors");
         for ((_, qp_handle), qp) in model.live.range((Kind::Qp, 0)..(Kind::Qp, u32::MAX)) {
             let qp_handle = *qp_handle;

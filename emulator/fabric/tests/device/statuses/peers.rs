@@ -165,24 +165,14 @@ fn security_groups() {
     for (both, way_out) in [(true, true), (false, true), (false, false)] {
         let mut peers = ideal();
         peers.ready(100);
-        let [ours, theirs] = [0, 1].map(|port| peers.address(PortId(port)).into());
-        let deny = |from, to| {
-            let deny = vec![Denied { from, to, both }];
-            Settings {
-                deny,
-                ..Settings::default()
-            }
-        };
-        let (from, to) = if way_out {
-            (ours, theirs)
-        } else {
-            (theirs, ours)
-        };
-        peers.fabric.set(deny(from, to));
+        let from = usize::from(!way_out);
+        let mut settings = denying(&Settings::default(), &mut peers, from, both);
+        peers.fabric.set(settings.clone());
         peers.ends(&peers.message(100), CompStatus::LocalUnreachRemote);
         assert_eq!(peers.poll(1).is_some(), !way_out);
         // Rules for other addresses have no effect, and a new setting replaces the last one.
-        peers.fabric.set(deny(ours, "::1".parse().unwrap()));
+        settings.deny[0].to = "::1".parse().unwrap();
+        peers.fabric.set(settings);
         peers.ready(100);
         peers.ends(&peers.message(100), OK);
     }
