@@ -199,22 +199,6 @@ fn host_information() {
 }
 
 #[test]
-fn statistics_that_are_missing() {
-    let mut driver = Driver::new(Profile::Efa2);
-    let stats = |stats_type, scope| GetStats {
-        stats_type,
-        scope,
-        ..Default::default()
-    };
-    driver.fails(&stats(5, 0), Status::IllegalParameter);
-    driver.fails(&stats(0, 2), Status::IllegalParameter);
-    driver.fails(&stats(0, StatsScope::Queue.into()), UNSUPPORTED);
-    let mut with_buffer = stats(0, 0);
-    with_buffer.control.ctrl_data = true;
-    driver.fails(&with_buffer, MALFORMED);
-}
-
-#[test]
 fn state_as_json() {
     let mut driver = Driver::new(Profile::Efa2);
     driver.enable_keep_alive();

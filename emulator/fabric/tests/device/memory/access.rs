@@ -134,7 +134,8 @@ fn physical_regions() {
     let back = Send::write(a, &at(0), theirs, 4096);
     let nothing = Send::write(a, &nowhere, theirs, 100);
     let into = Send::read(a, &inaccessible, theirs, 16);
-    assert_eq!(resources(&mut peers).physical_mr, 3);
+    let counts = resources(&mut peers);
+    assert_eq!((counts.physical_mr, counts.mr_pages), (3, 3));
     assert_eq!(outcome(&mut peers, &back), OK);
     let content = peers.net.content(&memory, 4096, 4096);
     assert!(peers.content(0, 0, 4096) == content);

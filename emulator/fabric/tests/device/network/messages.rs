@@ -88,6 +88,8 @@ fn relaxed_ordering() {
         let mut peers = Peers::of(Settings::default(), qp_type, 2);
         let data = peers.content(0, 0, ALL as usize);
         peers.set(PortId(1), r#"{"relaxed_ordering":true}"#);
+        let device: DeviceAttr = peers.driver(PortId(1), |driver| driver.feature().unwrap());
+        assert!(device.device_caps.relaxed_ordering);
         let pages = peers.world(PortId(1), |world| vec![world.map(1); 2]);
         let [mut to, second] = relaxed.map(|relaxed_ordering| {
             let mut command = reg_mr(peers.qps[1].pd, 0, ALL.into());
