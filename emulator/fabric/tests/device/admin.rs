@@ -5,7 +5,6 @@
 mod events;
 mod features;
 mod queue;
-mod registers;
 mod sessions;
 mod trace;
 mod wire;

@@ -11,6 +11,7 @@ mod memory;
 mod network;
 mod objects;
 mod programs;
+mod scenarios;
 mod statuses;
 
 use efa_hw::fields::{Described, Item, Kind};
@@ -83,4 +84,40 @@ fn denying(settings: &Settings, peers: &mut Peers, from: usize, both: bool) -> S
         deny,
         ..settings.clone()
     }
+}
+
+/// Returns copies of a command with changed fields, and with `control=` and flags for the kind of its control buffer at the end.
+fn commands(good: &AqRequest, text: &str) -> Vec<AqRequest> {
+    let opcode = Opcode::try_from(good.opcode).unwrap();
+    let (changes, flags) = text.split_once("control=").unwrap_or((text, "0"));
+    let payloads = changed(fields_of(opcode)[0], good.payload, changes);
+    let of_flags = |flags| {
+        let control = AqFlags::from_raw(number(flags) as u8);
+        payloads.iter().map(move |payload| AqRequest {
+            control,
+            payload: *payload,
+            ..*good
+        })
+    };
+    flags.split(',').flat_map(of_flags).collect()
+}
+
+/// Returns the one with this name.
+fn named<T: Copy + ToString>(all: &[T], name: &str) -> T {
+    *all.iter().find(|it| it.to_string() == name).expect(name)
+}
+
+/// Resets the device; returns whether the reset begins and ends as it should.
+fn reset_works(driver: &mut Driver) -> bool {
+    let second = Duration::from_secs(1);
+    driver.set_response_address();
+    driver.start_reset(ResetReason::KeepAliveTimeout);
+    driver.set_response_address();
+    driver.run(second);
+    if !driver.status().reset_in_progress {
+        return false;
+    }
+    driver.write(Register::DevCtl, 0);
+    driver.run(second);
+    !driver.status().reset_in_progress
 }

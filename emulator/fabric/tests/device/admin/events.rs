@@ -29,49 +29,6 @@ fn keep_alive() {
 }
 
 #[test]
-fn events_wait_for_room() {
-    let mut driver = Driver::new(Profile::Efa2);
-    driver.enable_keep_alive();
-    for _ in 0..20 {
-        driver.run(SECOND);
-    }
-    assert_eq!(driver.device.state().events, u64::from(AENQ_DEPTH));
-    assert!(driver.world.traced(&["aenq KEEP_ALIVE", "no room"]));
-    while driver.event().is_some() {}
-    driver.acknowledge_events();
-    driver.run(SECOND);
-    assert!(driver.event().is_some());
-    assert_eq!(driver.errors(), 0);
-    // No more events can be consumed than were posted.
-    driver.write(Register::AenqConsDb, 1000);
-    assert_eq!(driver.errors(), 1);
-    // A device without a queue.
-    let mut driver = Driver::powered_on(Config::default());
-    driver.post_event(99, 0);
-    assert!(driver.world.traced(&["aenq group 99", "no room"]));
-    assert_eq!(driver.errors(), 0);
-}
-
-/// By one event, or by a storm.
-#[test]
-fn fatal_errors() {
-    for storm in [false, true] {
-        let mut driver = Driver::new(Profile::Efa2);
-        let fatal = AenqGroup::FatalError.into();
-        match storm {
-            true => driver.device.storm(fatal, 7, 2).unwrap(),
-            false => driver.post_event(fatal, 7),
-        }
-        driver.run(Duration::ZERO);
-        let event = driver.event().unwrap();
-        assert_eq!((event.group, event.syndrome), (1, 7));
-        assert!(driver.status().fatal_error && driver.device.state().fatal_error);
-        driver.reset(ResetReason::Generic);
-        assert!(!driver.status().fatal_error);
-    }
-}
-
-#[test]
 fn each_event_of_a_storm_is_posted_once_when_there_is_room() {
     let mut driver = Driver::new(Profile::Efa2);
     let notification = u16::from(AenqGroup::Notification);
@@ -128,40 +85,4 @@ fn a_storm_leaves_room_and_has_limits() {
     for (syndrome, expected) in [(64, Err(StormError::TooManyKinds)), (63, Ok(()))] {
         assert_eq!(driver.device.storm(99, syndrome, 1), expected);
     }
-}
-
-#[test]
-fn a_reset_or_clearing_ends_a_storm() {
-    for reset in [false, true] {
-        let mut driver = Driver::new(Profile::Efa2);
-        driver.device.storm(99, 0, 1_000_000).unwrap();
-        driver.run(Duration::ZERO);
-        assert!(driver.device.state().storm > 900_000);
-        if reset {
-            driver.start_over();
-        } else {
-            driver.device.clear();
-            while driver.event().is_some() {}
-            driver.acknowledge_events();
-        }
-        driver.run(Duration::ZERO);
-        assert!(driver.event().is_none());
-        assert_eq!(driver.device.state().storm, 0);
-    }
-}
-
-#[test]
-fn a_storm_waits_for_a_queue() {
-    let mut driver = Driver::powered_on(Config::default());
-    driver.device.storm(99, 0, 3).unwrap();
-    driver.run(Duration::ZERO);
-    driver.set_up();
-    driver.run(Duration::ZERO);
-    assert!(driver.event().is_some());
-    // An unmapped queue is a fault of the driver, reported a limited number of times.
-    let aenq = driver.aenq.base;
-    driver.world.unmap(aenq);
-    driver.device.storm(99, 1, u64::MAX).unwrap();
-    driver.run(Duration::ZERO);
-    assert!(driver.errors() <= u64::from(AENQ_DEPTH));
 }

@@ -4,7 +4,6 @@
 
 use super::*;
 
-const UNSUPPORTED: Status = Status::UnsupportedOpcode;
 const MALFORMED: Status = Status::MalformedRequest;
 
 /// All attributes and statistics of each profile, which `profiles.txt` has.
@@ -106,32 +105,6 @@ fn set_feature(feature: FeatureId, data: [u8; 44]) -> SetFeature {
         data,
         ..SetFeature::default()
     }
-}
-
-#[test]
-fn features_that_are_missing() {
-    let mut driver = Driver::new(Profile::Efa3);
-    let get = |feature_id| GetFeature {
-        feature_id,
-        ..Default::default()
-    };
-    // The host's information can only be set, all others except AENQ_CONFIG only be read.
-    for feature_id in [0, 8, 10, 64, 255, FeatureId::HostInfo.into()] {
-        driver.fails(&get(feature_id), UNSUPPORTED);
-    }
-    for &feature in FeatureId::ALL {
-        if !matches!(feature, FeatureId::AenqConfig | FeatureId::HostInfo) {
-            driver.fails(&set_feature(feature, [0; 44]), UNSUPPORTED);
-        }
-    }
-    driver.set(r#"{"supported_features":0}"#);
-    for &feature in FeatureId::ALL {
-        let expected = feature == FeatureId::DeviceAttr;
-        assert_eq!(driver.execute(&get(feature.into())).is_ok(), expected);
-    }
-    let mut with_buffer = get(FeatureId::DeviceAttr.into());
-    with_buffer.control.ctrl_data = true;
-    driver.fails(&with_buffer, MALFORMED);
 }
 
 #[test]
