@@ -365,12 +365,12 @@ mod tests {
         bytes: 9900,
     };
 
-    /// Returns the arrival times, in nanoseconds, of packets that are sent at the same time.
-    fn arrivals(settings: &Settings, sent: &[((usize, usize), u16)]) -> Vec<u128> {
+    /// Returns the arrival times, in nanoseconds, of packets that are sent at the same time, each with its ends and its path.
+    fn arrivals(settings: &Settings, sent: &[(usize, usize, u16)]) -> Vec<u128> {
         let network = Network::new(settings.clone(), 1);
         network.set_ports(8);
-        for (number, (ends, path)) in sent.iter().enumerate() {
-            let sent = network.send(Duration::ZERO, *ends, *path, LOAD, number);
+        for (number, (from, to, path)) in sent.iter().enumerate() {
+            let sent = network.send(Duration::ZERO, (*from, *to), *path, LOAD, number);
             assert!(sent.unwrap().1.is_none());
         }
         let mut at = vec![0; sent.len()];
@@ -391,26 +391,17 @@ mod tests {
     fn paths_are_the_uplinks_of_racks() {
         let racks = settings(r#"{"rack":4,"link_gbps":8.0,"path_gbps":8.0}"#);
         let no_racks = settings(r#"{"link_gbps":8.0,"path_gbps":8.0}"#);
-        for (what, settings, sent, expected) in [
-            // Each uses two links of devices, and two of a path.
-            (
-                "two directions",
-                &racks,
-                [((0, 4), 0), ((4, 0), 0)],
-                [40, 40],
-            ),
-            ("two paths", &racks, [((0, 4), 0), ((1, 5), 1)], [40, 40]),
-            ("one path", &racks, [((0, 4), 0), ((1, 5), 0)], [40, 50]),
-            ("in a rack", &racks, [((0, 1), 0), ((2, 3), 0)], [20, 20]),
-            (
-                "without racks",
-                &no_racks,
-                [((0, 4), 0), ((4, 0), 0)],
-                [30, 40],
-            ),
+        for (settings, sent, expected) in [
+            // Each uses two links of devices, and two of a path: in two directions, over two paths, and over one.
+            (&racks, [(0, 4, 0), (4, 0, 0)], [40, 40]),
+            (&racks, [(0, 4, 0), (1, 5, 1)], [40, 40]),
+            (&racks, [(0, 4, 0), (1, 5, 0)], [40, 50]),
+            // In a rack, and without racks.
+            (&racks, [(0, 1, 0), (2, 3, 0)], [20, 20]),
+            (&no_racks, [(0, 4, 0), (4, 0, 0)], [30, 40]),
         ] {
             let expected = expected.map(|us| us * 1000);
-            assert_eq!(arrivals(settings, &sent), expected, "{what}");
+            assert_eq!(arrivals(settings, &sent), expected, "{sent:?}");
         }
     }
 
@@ -421,7 +412,7 @@ mod tests {
             ..Settings::default()
         };
         // Two packets of a sender, and one of another. The cards of sender and receiver work at the same time.
-        let sent = [((0, 4), 0), ((0, 4), 1), ((1, 4), 0)];
+        let sent = [(0, 4, 0), (0, 4, 1), (1, 4, 0)];
         assert_eq!(arrivals(&settings, &sent), [200, 400, 300]);
     }
 

@@ -177,29 +177,20 @@ impl Wire {
 
     /// Directs packets for an address to a port, permanently or until a given time.
     pub(crate) fn enter(&self, address: Address, port: PortId, until: Option<Duration>) {
-        self.change(
-            |Ports {
-                 addresses,
-                 directory,
-                 ..
-             }| {
-                if addresses.len() <= port.0 {
-                    addresses.resize(port.0 + 1, Address::default());
-                }
-                addresses[port.0] = address;
-                directory.insert(address, Entry { port, until });
-            },
-        );
+        self.change(|ports| {
+            let addresses = &mut ports.addresses;
+            addresses.resize(addresses.len().max(port.0 + 1), Address::default());
+            addresses[port.0] = address;
+            ports.directory.insert(address, Entry { port, until });
+        });
     }
 
     /// Removes an address from the directory, if it belongs to this port.
     pub(crate) fn forget(&self, address: Address, port: PortId) {
-        self.change(|Ports { directory, .. }| {
-            if directory
-                .get(&address)
-                .is_some_and(|entry| entry.port == port)
-            {
-                directory.remove(&address);
+        self.change(|ports| {
+            let found = ports.directory.get(&address);
+            if found.is_some_and(|entry| entry.port == port) {
+                ports.directory.remove(&address);
             }
         });
     }

@@ -102,6 +102,12 @@ fn commands(good: &AqRequest, text: &str) -> Vec<AqRequest> {
     flags.split(',').flat_map(of_flags).collect()
 }
 
+/// Returns the profile with this name.
+fn profile(name: &str) -> Profile {
+    let name = format!("{name:?}").to_lowercase();
+    serde_json::from_str(&name).expect(&name)
+}
+
 /// Returns the one with this name.
 fn named<T: Copy + ToString>(all: &[T], name: &str) -> T {
     *all.iter().find(|it| it.to_string() == name).expect(name)

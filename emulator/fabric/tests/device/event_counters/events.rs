@@ -199,12 +199,8 @@ fn work_requests_in_flight_are_flushed_when_a_queue_pair_fails() {
     let mut ends = Counted::under_way();
     ends.receive(0, 8);
     ends.peers.modify(0, QpState::Err);
-    let flushed = counts(&[
-        (SEND_ERR, 11),
-        (READ_ERR, 21),
-        (WRITE_ERR, 32),
-        (RECV_ERR, 1),
-    ]);
+    let sent = [(SEND_ERR, 11), (READ_ERR, 21), (WRITE_ERR, 32)];
+    let flushed = counts(&[&sent[..], &[(RECV_ERR, 1)]].concat());
     assert_eq!(ends.values(0), flushed);
     ends.peers.run_for(Duration::from_secs(10));
     // The peer has executed none of these requests.
@@ -286,19 +282,10 @@ fn events_are_counted_before_their_completion() {
         let name = |at_| name(at_).or_else(|| is_completion(at_).then_some(DONE));
         writes.into_iter().filter_map(name).collect()
     };
-    let own = [
-        SEND_COMP, DONE, WRITE_COMP, DONE, READ_COMP, DONE, SEND_ERR, DONE,
-    ];
-    assert_eq!(order(0), own);
-    let others = [
-        RECV_COMP,
-        DONE,
-        REMOTE_WRITE,
-        RECV_COMP,
-        DONE,
-        REMOTE_READ,
-        RECV_ERR,
-        DONE,
-    ];
-    assert_eq!(order(1), others);
+    let own = [SEND_COMP, WRITE_COMP, READ_COMP, SEND_ERR];
+    assert_eq!(order(0), own.map(|event| [event, DONE]).as_flattened());
+    let message = [RECV_COMP, DONE];
+    let write = [REMOTE_WRITE, RECV_COMP, DONE];
+    let read_and_flush = [REMOTE_READ, RECV_ERR, DONE];
+    assert_eq!(order(1), [&message[..], &write, &read_and_flush].concat());
 }

@@ -1,20 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Rules for commands, registers and resets.
+//! Rules for commands. `scenarios` has more, and those for registers and resets.
 
 use super::*;
-
-/// Returns a device with a rule for ALLOC_PD.
-fn with(then: &str) -> Driver {
-    let mut driver = Driver::new(Profile::Efa2);
-    driver.inject(&alloc_pd(then));
-    driver
-}
-
-/// Returns a rule for ALLOC_PD. `then` may end with more than the effect.
-fn alloc_pd(then: &str) -> String {
-    format!(r#"{{"when":{{"opcode":"ALLOC_PD"}},"then":{then}}}"#)
-}
 
 /// A completion: whether its id and its checksum are right, and its bytes 8 and 63.
 type Seen = (bool, bool, [u8; 2]);
@@ -45,7 +33,10 @@ fn completions() {
         (corrupt, &[(true, true, [255, 1])], &[], 1),
     ];
     for (then, at_once, later, interrupts) in rows {
-        let mut driver = with(then);
+        let mut driver = Driver::new(Profile::Efa2);
+        driver.inject(&format!(
+            r#"{{"when":{{"opcode":"ALLOC_PD"}},"then":{then}}}"#
+        ));
         let id = driver.submit(&AllocPd {});
         assert_eq!(seen(&mut driver, id), at_once, "{then}");
         driver.run(Duration::from_millis(50));

@@ -116,18 +116,6 @@ fn its_writes_are_bounded_and_end_with_its_function() {
     assert!(!reset_works(&mut driver));
 }
 
-#[test]
-fn invalid_deaths() {
-    for (json, part) in [
-        (r#"{"resets":0}"#, "nonzero"),
-        (r#"{"how":"slowly"}"#, "never_starts"),
-        (r#"{"loud":true}"#, "unknown field"),
-    ] {
-        let error = serde_json::from_str::<Death>(json).expect_err(json);
-        assert!(error.to_string().contains(part), "{json}: {error}");
-    }
-}
-
 /// A peer of a device that dies, or the device, has a transfer in flight: no byte moves any more that was not sent before.
 #[test]
 fn dead_peers() {

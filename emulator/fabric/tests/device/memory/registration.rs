@@ -75,21 +75,6 @@ fn bad_registrations() {
     }
 }
 
-/// Invalid page addresses, in the work request and in a list.
-#[test]
-fn bad_pages() {
-    let mut peers = fast(1, 0);
-    for page in [0, 1, PAGE / 2, 3 * PAGE + 8, 1 << 48, u64::MAX - PAGE + 1] {
-        let listed = peers.net.listed(&peers.regions[1]);
-        peers.world(KERNEL, |world| world.write(listed.pbl, &page.to_le_bytes()));
-        let inline = peers.regions[1].request(PblMode::Inline, page);
-        for bad in [inline, listed] {
-            refused(&mut peers, &Send::register(&bad), KEY, "a bad page");
-        }
-    }
-    assert_eq!(peers.protocol_errors(), 0);
-}
-
 /// Lists must be aligned to 8 bytes, but may start at any such address in memory that is mapped.
 #[test]
 fn places_of_lists() {

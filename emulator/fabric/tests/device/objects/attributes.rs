@@ -49,8 +49,7 @@ fn refusals() {
     let lines = include_str!("refusals.txt").lines();
     for line in lines.filter(|line| !line.is_empty() && !line.starts_with('#')) {
         if let Some(name) = line.strip_prefix("device ") {
-            let name = format!("{name:?}").to_lowercase();
-            set = Set::new(serde_json::from_str(&name).expect(line));
+            set = Set::new(profile(name));
             continue;
         }
         if let Some(overrides) = line.strip_prefix("set ") {
