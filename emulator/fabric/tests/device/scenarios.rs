@@ -2,9 +2,9 @@
 
 //! Scenarios in files: what a driver or an operator does with a device, and what is then true.
 //!
-//! Scenarios are separated by an empty line. Each begins with a reset device, with admin queues, and has one step per line. Steps
-//! with alternatives, between `|`, make several scenarios of one. `3x` repeats a step. Numbers of commands begin at 0. A `+` is relative to
-//! the start.
+//! An empty line separates scenarios. Each begins with a device after a reset, with admin queues, and has a step on each line.
+//! Alternatives of steps, which `|` separates, make several scenarios of one. `3x` repeats a step. Ids of commands begin at 0. A `+`
+//! before a value of the state adds to the value at the start.
 
 use serde_json::Value;
 

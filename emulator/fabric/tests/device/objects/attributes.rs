@@ -71,17 +71,6 @@ fn refusals() {
 }
 
 #[test]
-fn event_queues_are_armed() {
-    let mut set = Set::new(Profile::Efa2);
-    let arm = |eqn| EqDb { eqn, arm: true }.into_raw();
-    for (eqn, errors) in [(set.eqn, 0), (9, 1)] {
-        set.driver.write(Register::EqDb, arm(eqn));
-        let state = set.driver.device.state();
-        assert_eq!((state.armed_eqs, state.protocol_errors), (1, errors));
-    }
-}
-
-#[test]
 fn only_a_completion_queue_with_events_has_a_doorbell() {
     let mut set = Set::new(Profile::Efa2);
     for (command, db_valid) in [

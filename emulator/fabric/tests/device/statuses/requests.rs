@@ -77,13 +77,9 @@ fn invalid_lkey() {
         ("a remote key", |send| send.buffers[0].2 |= 1 << 19),
         ("a key of generation 1", |send| send.buffers[0].2 |= 1 << 20),
         ("a key of generation 8", |send| send.buffers[0].2 |= 8 << 20),
-        ("a key of the last generation", |send| {
-            send.buffers[0].2 |= 15 << 20
-        }),
+        ("generation 15", |send| send.buffers[0].2 |= 15 << 20),
         ("a byte before the start", |send| send.buffers[0].0 -= 1),
-        ("a byte beyond the end", |send| {
-            send.buffers[0].0 += 4 * 4096 - 99
-        }),
+        ("beyond the end", |send| send.buffers[0].0 += 4 * 4096 - 99),
         ("far beyond the end", |send| send.buffers[0].0 += 1 << 40),
         ("wrapping addresses", |send| send.buffers[0].0 += WRAPPING),
     ];
@@ -123,7 +119,7 @@ fn make_message(send: &mut Send) {
 #[test]
 fn bad_length() {
     let faults: [Fault; 6] = [
-        ("a message longer than a packet", |send| {
+        ("a long message", |send| {
             make_message(send);
             send.buffers[0].1 = 8929;
         }),
@@ -136,9 +132,7 @@ fn bad_length() {
             send.remote.as_mut().unwrap().1 = u32::MAX;
         }),
         ("unequal lengths", |send| send.buffers[0].1 = 99),
-        ("two buffers of a write", |send| {
-            send.buffers.push(send.buffers[0])
-        }),
+        ("two buffers", |send| send.buffers.push(send.buffers[0])),
         ("more inline data than a work request can have", |send| {
             (send.inline, send.buffers) = (Some(vec![1; 81]), vec![]);
         }),
