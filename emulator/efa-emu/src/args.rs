@@ -177,15 +177,8 @@ impl DeviceSpec {
                 "socket" => self.socket = PathBuf::from(value),
                 "profile" => self.profile = profile(value)?,
                 "msix" => self.vectors = Some(vectors(value)?),
-                "number" => {
-                    let number = value.parse();
-                    let number = number.map_err(|error| format!("number is `{value}`: {error}"));
-                    self.number = Some(number?);
-                }
-                "memory" => {
-                    let memory = size(value).map_err(|error| format!("memory: {error}"));
-                    self.memory = Some(memory?);
-                }
+                "number" => self.number = Some(number(value)?),
+                "memory" => self.memory = Some(size(value)?),
                 "strict" => self.overrides.merge(strict(value)?),
                 "missing-bar" => self.missing_bar = Some(bar(value)?),
                 _ => self.overrides.merge(one_override(key, value)?),
@@ -305,6 +298,11 @@ fn profile(name: &str) -> Result<Profile, String> {
     serde_json::from_value(name.into()).map_err(|error| format!("no such profile: {error}"))
 }
 
+fn number(value: &str) -> Result<u32, String> {
+    let number = value.parse();
+    number.map_err(|error| format!("number is `{value}`: {error}"))
+}
+
 fn vectors(value: &str) -> Result<u16, String> {
     let vectors = value
         .parse()
@@ -335,12 +333,9 @@ fn bar(name: &str) -> Result<Bar, String> {
 }
 
 fn one_override(key: &str, value: &str) -> Result<Overrides, String> {
-    let object = Value::Object(
-        [(key.to_owned(), json_or_text(value))]
-            .into_iter()
-            .collect(),
-    );
-    serde_json::from_value(object).map_err(|error| format!("`{key}` can't be overridden: {error}"))
+    let object = Map::from_iter([(key.to_owned(), json_or_text(value))]);
+    serde_json::from_value(object.into())
+        .map_err(|error| format!("`{key}` can't be overridden: {error}"))
 }
 
 /// Parses a size in bytes, a number with an optional suffix `K`, `M` or `G`.
@@ -359,7 +354,7 @@ fn size(text: &str) -> Result<u64, String> {
     let bytes = number.and_then(|number| number.checked_mul(1 << shift));
     bytes
         .filter(|bytes| *bytes >= 64 << 10)
-        .ok_or_else(|| format!("the limit is `{text}`, but it must be a size of 64K or more"))
+        .ok_or_else(|| format!("memory is `{text}`, but it must be a size of 64K or more"))
 }
 
 #[cfg(test)]

@@ -5,13 +5,14 @@
 use std::{
     collections::BTreeMap,
     io,
-    net::{Shutdown, TcpStream},
+    os::fd::AsFd,
     sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
 use parking_lot::{Condvar, Mutex};
+use rustix::net::{Shutdown, shutdown};
 
 /// Pause after a failed accept(), for example without free descriptors, until another client disconnects.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -19,21 +20,17 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Time for a disconnected client to free its place. Its thread only has to notice the shutdown.
 const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Limit on the number of clients, and the handling of one more.
-#[derive(Debug)]
-pub(crate) struct Limit<S> {
-    /// The service's name, for log messages and threads.
-    pub(crate) name: &'static str,
-    pub(crate) most: usize,
-    /// Disconnects the client that has been idle longest, to make room for a new one. Clients with a request in progress
-    /// stay.
-    pub(crate) disconnect: fn(&S),
+/// Ends a connection.
+pub(crate) fn end(stream: &impl AsFd) {
+    // This fails if the connection has ended already.
+    let _ = shutdown(stream, Shutdown::Both);
 }
 
-/// Places of clients, up to the limit.
+/// Places of clients, up to a limit.
 #[derive(Debug)]
 struct Places<S> {
-    limit: Limit<S>,
+    name: &'static str,
+    most: usize,
     state: Mutex<State<S>>,
     /// Signalled when a client has left.
     left: Condvar,
@@ -68,19 +65,24 @@ pub(crate) struct Place<S> {
     number: u64,
 }
 
-impl<S> Places<S> {
-    /// Returns a place for a client, after an idle one was disconnected if necessary.
+impl<S: AsFd> Places<S> {
+    /// Returns a place for a client. If necessary, the one that has been idle longest is disconnected; those with a request in
+    /// progress stay.
     fn take(self: &Arc<Self>, stream: &Arc<S>) -> Option<Place<S>> {
         let mut state = self.state.lock();
-        if state.clients.len() >= self.limit.most {
+        if state.clients.len() >= self.most {
             let idle = state
                 .clients
                 .iter_mut()
                 .filter(|(_, client)| matches!(client.phase, Phase::Idle(_)));
             let (_, longest) = idle.min_by_key(|(_, client)| client.phase)?;
             longest.phase = Phase::Disconnected;
-            (self.limit.disconnect)(&longest.stream);
-            let is_full = |state: &mut State<S>| state.clients.len() >= self.limit.most;
+            tracing::info!(
+                name = self.name,
+                "a connection is closed to make room for a new client"
+            );
+            end(&longest.stream);
+            let is_full = |state: &mut State<S>| state.clients.len() >= self.most;
             let waited = self
                 .left
                 .wait_while_for(&mut state, is_full, DISCONNECT_TIMEOUT);
@@ -129,21 +131,16 @@ impl<S> Drop for Place<S> {
     }
 }
 
-/// Ends a connection.
-pub(crate) fn disconnect(stream: &TcpStream) {
-    // This fails if the connection has ended already.
-    let _ = stream.shutdown(Shutdown::Both);
-}
-
-/// Serves each client in a thread of its own. Never returns: errors are only logged.
-pub(crate) fn serve_all<S: Send + Sync + 'static>(
-    limit: Limit<S>,
+/// Serves at most `most` clients of the service `name`, each in a thread of its own. Never returns: errors are only logged.
+pub(crate) fn serve_all<S: AsFd + Send + Sync + 'static>(
+    name: &'static str,
+    most: usize,
     accept: impl Fn() -> io::Result<S>,
     serve: impl Fn(&S, &Place<S>) + Clone + Send + 'static,
 ) -> ! {
-    let (name, most) = (limit.name, limit.most);
     let places = Arc::new(Places {
-        limit,
+        name,
+        most,
         state: Mutex::new(State {
             next: 0,
             clients: BTreeMap::new(),
@@ -220,11 +217,6 @@ mod tests {
                 clients,
                 gate: Arc::clone(&gate),
             };
-            let limit = Limit {
-                name: "test",
-                most: 2,
-                disconnect: end,
-            };
             let accept = move || new.recv().map_err(io::Error::other)?;
             let serve = move |mut stream: &UnixStream, place: &Place<UnixStream>| {
                 let mut byte = [0];
@@ -243,7 +235,7 @@ mod tests {
                     }
                 }
             };
-            thread::spawn(move || serve_all(limit, accept, serve));
+            thread::spawn(move || serve_all("test", 2, accept, serve));
             // An error of accept() without free descriptors (EMFILE) does not end the server.
             let error = Err(io::Error::from_raw_os_error(24));
             server.clients.send(error).unwrap();
@@ -266,34 +258,12 @@ mod tests {
         stream.read(&mut [0]).unwrap_or(0) == 1
     }
 
-    fn is_served(stream: &mut UnixStream) -> bool {
-        ask(stream, ECHO)
-    }
-
     /// Connects a client that has a place. It retries, as a disconnected client may free its place too late.
     fn served(server: &Server) -> UnixStream {
         wait_for("place", || {
             let mut stream = server.connect();
-            is_served(&mut stream).then_some(stream).ok_or(())
+            ask(&mut stream, ECHO).then_some(stream).ok_or(())
         })
-    }
-
-    fn end(stream: &UnixStream) {
-        let _ = stream.shutdown(Shutdown::Both);
-    }
-
-    #[test]
-    fn a_new_client_replaces_the_longest_idle_one() {
-        let server = Server::start();
-        let (mut a, mut b) = (server.connect(), server.connect());
-        assert!(is_served(&mut b) && is_served(&mut a));
-        let _c = served(&server);
-        assert!(!is_served(&mut b));
-        // A client that sends requests all the time stays.
-        for _ in 0..20 {
-            assert!(is_served(&mut a));
-            served(&server);
-        }
     }
 
     #[test]
@@ -303,7 +273,7 @@ mod tests {
         let (mut a, mut b) = (server.connect(), server.connect());
         assert!(ask(&mut a, BLOCK) && ask(&mut b, BLOCK));
         let mut c = server.connect();
-        assert!(!is_served(&mut c));
+        assert!(!ask(&mut c, ECHO));
         drop(closed);
         assert!(replies(&mut a) && replies(&mut b));
         served(&server);

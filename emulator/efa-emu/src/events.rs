@@ -2,8 +2,8 @@
 
 //! What the devices do: operations of devices, one line each like system calls in strace, and packets.
 //!
-//! The newest operations are kept for clients. A thread formats and writes them for two files: the trace, and the capture. Under
-//! a device's lock, events are only queued, see [`Outbox`].
+//! The newest operations are kept for clients. There are two files, the trace and the capture, for each of which a thread formats
+//! and writes events. Under a device's lock, events are only queued, see [`Outbox`].
 
 mod capture;
 mod filter;
@@ -30,7 +30,7 @@ use serde::Serialize;
 use self::{
     capture::Capture,
     filter::Rule,
-    outbox::{Encoder, File, Outbox, What, Work},
+    outbox::{Encoder, Outbox, What, Work},
     trace::Trace,
 };
 
@@ -66,16 +66,17 @@ pub(crate) struct Options {
 /// Recorder of all devices.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Recorder {
-    outbox: Option<Arc<Outbox>>,
-    /// Filter of the trace, if there is one.
-    filter: Option<Arc<[Rule]>>,
-    /// Limit on the payload of each packet in the capture, if there is one.
-    snap: Option<u32>,
-    /// Indexed by device.
-    kept: Arc<Mutex<Vec<Arc<Mutex<Kept>>>>>,
+    trace: Option<Arc<Outbox>>,
+    filter: Arc<[Rule]>,
+    capture: Option<Arc<Outbox>>,
+    /// Limit on the payload of each packet in the capture.
+    snap: u32,
 }
 
 /// Events of a device that are kept for snapshots and for the control command `trace`.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Recorded(Arc<Mutex<Kept>>);
+
 #[derive(Debug, Default)]
 struct Kept {
     /// The newest events, which are always kept.
@@ -119,8 +120,8 @@ impl Kept {
 }
 
 impl Recorder {
-    /// Returns a recorder of devices with these sockets, and the work of its writer thread, if it has a file. Times count from
-    /// `start`.
+    /// Returns a recorder of devices with these sockets, and the work of a writer thread for each of its files. Times count
+    /// from `start`.
     ///
     /// # Errors
     ///
@@ -129,62 +130,59 @@ impl Recorder {
         options: &Options,
         sockets: &[String],
         start: Instant,
-    ) -> Result<(Self, Option<Work>), String> {
-        let files = [
-            encoder("trace", options.trace.as_deref(), Trace::open)?,
-            encoder("capture", options.capture.as_deref(), |path| {
-                Capture::open(path, sockets, options.capture_snap, start)
-            })?,
-        ];
-        if files.iter().all(Option::is_none) {
-            return Ok(Default::default());
-        }
-        let (outbox, work) = Outbox::new(sockets.len(), start, files);
-        let recorder = Self {
-            outbox: Some(Arc::new(outbox)),
-            filter: options
-                .trace
-                .as_ref()
-                .map(|_| options.trace_filter.clone().into()),
-            snap: options.capture.as_ref().map(|_| options.capture_snap),
-            ..Self::default()
+    ) -> Result<(Self, Vec<Work>), String> {
+        let (devices, snap) = (sockets.len(), options.capture_snap);
+        let trace = open(&options.trace, "trace", devices, start, Trace::open)?;
+        let capture = open(&options.capture, "capture", devices, start, |path| {
+            Capture::open(path, sockets, snap, start)
+        })?;
+        let mut works = Vec::new();
+        let mut split = |(outbox, work)| {
+            works.push(work);
+            Arc::new(outbox)
         };
-        Ok((recorder, Some(work)))
+        let recorder = Self {
+            trace: trace.map(&mut split),
+            filter: options.trace_filter.clone().into(),
+            capture: capture.map(&mut split),
+            snap,
+        };
+        Ok((recorder, works))
     }
 
     /// Whether packets are recorded.
     pub(crate) fn captures(&self) -> bool {
-        self.snap.is_some()
+        self.capture.is_some()
     }
 
-    /// Whether the trace has events of this kind.
-    fn traces(&self, device: usize, kind: TraceKind) -> bool {
-        let rules = self.filter.as_deref();
-        rules.is_some_and(|rules| filter::accepts(rules, device, kind))
+    /// Returns the trace, if it has events of this kind.
+    fn trace_of(&self, device: usize, kind: TraceKind) -> Option<&Arc<Outbox>> {
+        let trace = self.trace.as_ref();
+        trace.filter(|_| filter::accepts(&self.filter, device, kind))
     }
 
-    /// Returns the kept events of the device with this index.
-    fn kept(&self, device: usize) -> Arc<Mutex<Kept>> {
-        let mut all = self.kept.lock();
-        if all.len() <= device {
-            all.resize_with(device + 1, Arc::default);
-        }
-        Arc::clone(&all[device])
-    }
-
-    /// Returns an observer of the device with this index.
-    pub(crate) fn observer(&self, device: usize) -> Box<dyn Observer> {
+    /// Returns an observer of the device with this index, which also keeps events.
+    pub(crate) fn observer(&self, device: usize, recorded: &Recorded) -> Box<dyn Observer> {
         Box::new(OneDevice {
             recorder: self.clone(),
-            kept: self.kept(device),
+            recorded: recorded.clone(),
             device,
         })
     }
 
-    /// Returns the events of a device since the last call for it. No events are kept for this before the first call.
-    pub(crate) fn take_recent(&self, device: usize) -> Recent {
-        let kept = self.kept(device);
-        let mut kept = kept.lock();
+    /// Writes all pending events. Waits no longer than `most` for the readers.
+    pub(crate) fn finish(&self, most: Duration) {
+        let end = Instant::now() + most;
+        for outbox in self.trace.iter().chain(&self.capture) {
+            outbox.finish(end);
+        }
+    }
+}
+
+impl Recorded {
+    /// Returns the events of the device since the last call. No events are kept for this before the first call.
+    pub(crate) fn take_recent(&self) -> Recent {
+        let mut kept = self.0.lock();
         kept.is_wanted = true;
         let events = mem::take(&mut kept.events);
         let lost = mem::take(&mut kept.lost);
@@ -198,47 +196,42 @@ impl Recorder {
         }
     }
 
-    /// Returns the lines of the newest events of a device, with their times.
-    pub(crate) fn last(&self, device: usize) -> Vec<String> {
-        let last = self.kept(device).lock().last.clone();
+    /// Returns the lines of the newest events of the device, with their times.
+    pub(crate) fn last(&self) -> Vec<String> {
+        let last = self.0.lock().last.clone();
         let line =
             |(now, event): &(Duration, TraceEvent)| format!("{:.6} {event}", now.as_secs_f64());
         last.iter().map(line).collect()
     }
-
-    /// Writes all pending events. Waits no longer than `most` for the readers.
-    pub(crate) fn finish(&self, most: Duration) {
-        if let Some(outbox) = &self.outbox {
-            outbox.finish(most);
-        }
-    }
 }
 
 /// Opens a file of events, if its path is given.
-fn encoder<E: Encoder + 'static>(
-    what: &'static str,
-    path: Option<&Path>,
+fn open<E: Encoder>(
+    path: &Option<PathBuf>,
+    name: &'static str,
+    devices: usize,
+    start: Instant,
     open: impl FnOnce(&Path) -> io::Result<E>,
-) -> Result<Option<File>, String> {
+) -> Result<Option<(Outbox, Work)>, String> {
     let Some(path) = path else {
         return Ok(None);
     };
     let encoder = open(path).map_err(|error| {
         let path = path.display();
-        format!("cannot write the {what} {path}: {error}; name a file that can be written")
+        format!("cannot write the {name} {path}: {error}; name a file that can be written")
     })?;
-    Ok(Some((what, Box::new(encoder))))
+    Ok(Some(Outbox::new(name, devices, start, encoder)))
 }
 
 // Numbers of ports are indices of devices, which are attached in this order.
 impl Tap for Recorder {
     fn snap(&self) -> u32 {
-        self.snap.unwrap_or(0)
+        self.snap
     }
 
     fn show(&self, port: PortId, has_left: bool, record: Record) {
-        if let Some(outbox) = &self.outbox {
-            outbox.push(port.0, [false, true], What::Packet(has_left, record));
+        if let Some(capture) = &self.capture {
+            capture.push(port.0, What::Packet(has_left, record));
         }
     }
 }
@@ -246,24 +239,21 @@ impl Tap for Recorder {
 /// Observer of one device.
 struct OneDevice {
     recorder: Recorder,
-    kept: Arc<Mutex<Kept>>,
+    recorded: Recorded,
     device: usize,
 }
 
 impl Observer for OneDevice {
     fn note(&mut self, now: Duration, event: &TraceEvent) {
-        self.kept.lock().note(now, event);
-        let Some(outbox) = &self.recorder.outbox else {
-            return;
-        };
-        let traced = self.recorder.traces(self.device, event.kind());
-        let wanted = [traced, self.recorder.captures()];
-        if wanted != [false; 2] {
-            outbox.push(self.device, wanted, What::Operation(event.clone()));
+        self.recorded.0.lock().note(now, event);
+        let trace = self.recorder.trace_of(self.device, event.kind());
+        for outbox in trace.into_iter().chain(&self.recorder.capture) {
+            outbox.push(self.device, What::Operation(event.clone()));
         }
     }
 
     fn wants_work(&self) -> bool {
-        self.recorder.captures() || self.recorder.traces(self.device, TraceKind::Work)
+        let trace = self.recorder.trace_of(self.device, TraceKind::Work);
+        self.recorder.captures() || trace.is_some()
     }
 }

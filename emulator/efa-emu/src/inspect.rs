@@ -107,7 +107,7 @@ impl Emulator {
             now: device.function.with(|device, _, now| device.snapshot(now)),
             state: device.state(),
             counters: device.counters(),
-            trace: self.recorder.last(index),
+            trace: device.recorded.last(),
         };
         let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         Ok(Snapshot {

@@ -145,7 +145,7 @@ fn emulate(args: &Args) -> Result<(), String> {
     let files = descriptors::files(descriptors::raise(), args)?;
     let names = specs.iter().map(|spec| spec.socket.display().to_string());
     let names: Vec<_> = names.collect();
-    let (recorder, writer) = Recorder::new(&args.events, &names, start)?;
+    let (recorder, writers) = Recorder::new(&args.events, &names, start)?;
     let mut emulator = Emulator::recorded(Arc::clone(&runtime), recorder.clone());
     for (index, (spec, name)) in specs.iter().zip(&names).enumerate() {
         let added = emulator.add(spec.socket.clone(), spec.config(index), spec.missing_bar);
@@ -188,7 +188,7 @@ fn emulate(args: &Args) -> Result<(), String> {
         ports: joined.iter().flatten().map(SocketAddr::port).collect(),
     };
     sandbox::enter(args.sandbox, &needs)?;
-    if let Some(work) = writer {
+    for work in writers {
         spawn("events".into(), work)?;
     }
     if let Some(listener) = listener {

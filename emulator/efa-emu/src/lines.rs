@@ -2,7 +2,7 @@
 
 //! Lines of bounded length.
 
-use std::io::{self, BufRead, Read};
+use std::io::{self, BufRead, Read as _};
 
 /// A line that was read.
 #[derive(Debug, PartialEq, Eq)]
@@ -13,44 +13,30 @@ pub(crate) enum Line<'a> {
     TooLong,
 }
 
-/// Reads lines of at most `limit` bytes. Longer lines are skipped up to their ends.
-pub(crate) struct Lines<R> {
-    input: R,
+/// Reads the next line into a buffer, or returns `None` at the end of the input. A line of more than `limit` bytes is skipped up
+/// to its end. The last line needs no line end.
+///
+/// # Errors
+///
+/// The input can't be read.
+pub(crate) fn next_line<'a>(
+    input: &mut impl BufRead,
     limit: usize,
-    line: Vec<u8>,
-}
-
-impl<R: BufRead> Lines<R> {
-    pub(crate) fn new(input: R, limit: usize) -> Self {
-        Self {
-            input,
-            limit,
-            line: Vec::new(),
-        }
+    line: &'a mut Vec<u8>,
+) -> io::Result<Option<Line<'a>>> {
+    line.clear();
+    let most = limit as u64 + 1;
+    input.by_ref().take(most).read_until(b'\n', line)?;
+    if line.is_empty() {
+        return Ok(None);
     }
-
-    /// Returns the next line, or `None` at the end of the input. The last line needs no line end.
-    ///
-    /// # Errors
-    ///
-    /// The input can't be read.
-    pub(crate) fn next(&mut self) -> io::Result<Option<Line<'_>>> {
-        self.line.clear();
-        let most = self.limit as u64 + 1;
-        (&mut self.input)
-            .take(most)
-            .read_until(b'\n', &mut self.line)?;
-        if self.line.is_empty() {
-            return Ok(None);
-        }
-        if self.line.last() == Some(&b'\n') {
-            self.line.pop();
-        } else if self.line.len() > self.limit {
-            self.input.skip_until(b'\n')?;
-            return Ok(Some(Line::TooLong));
-        }
-        Ok(Some(Line::Whole(&self.line)))
+    if line.last() == Some(&b'\n') {
+        line.pop();
+    } else if line.len() > limit {
+        input.skip_until(b'\n')?;
+        return Ok(Some(Line::TooLong));
     }
+    Ok(Some(Line::Whole(line)))
 }
 
 #[cfg(test)]
@@ -60,9 +46,9 @@ mod tests {
     use super::*;
 
     fn all(input: &[u8], limit: usize, buffer: usize) -> Vec<String> {
-        let mut lines = Lines::new(BufReader::with_capacity(buffer, input), limit);
-        let mut found = Vec::new();
-        while let Some(line) = lines.next().unwrap() {
+        let mut input = BufReader::with_capacity(buffer, input);
+        let (mut found, mut line) = (Vec::new(), Vec::new());
+        while let Some(line) = next_line(&mut input, limit, &mut line).unwrap() {
             found.push(match line {
                 Line::Whole(line) => String::from_utf8(line.to_vec()).unwrap(),
                 Line::TooLong => "too long".into(),
@@ -89,10 +75,10 @@ mod tests {
 
     #[test]
     fn a_long_line_takes_no_memory() {
-        let endless = BufReader::new(io::repeat(b'x').take(10 << 20));
-        let mut lines = Lines::new(endless, 100);
-        assert_eq!(lines.next().unwrap(), Some(Line::TooLong));
-        assert!(lines.line.capacity() < 100 << 10);
-        assert_eq!(lines.next().unwrap(), None);
+        let mut endless = BufReader::new(io::repeat(b'x').take(10 << 20));
+        let mut line = Vec::new();
+        let mut next = || next_line(&mut endless, 100, &mut line).unwrap().is_some();
+        assert_eq!([next(), next()], [true, false]);
+        assert!(line.capacity() < 100 << 10);
     }
 }

@@ -21,7 +21,7 @@ use efa_vfio::Runtime;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
-    clients::{Limit, Place, disconnect, serve_all},
+    clients::{Place, end, serve_all},
     deadline::Until,
 };
 
@@ -94,13 +94,9 @@ impl Peers {
     /// Accepts links of other emulators. Never returns, so it needs a thread of its own.
     pub(crate) fn listen(&self, listener: &TcpListener) -> ! {
         let peers = self.clone();
-        let limit = Limit {
-            name: "link",
-            most: MAX_CONNECTIONS,
-            disconnect,
-        };
         serve_all(
-            limit,
+            "link",
+            MAX_CONNECTIONS,
             || Ok(listener.accept()?.0),
             move |stream, place| report(&peers.run_link(stream, Some(place))),
         )
@@ -167,11 +163,11 @@ impl Peers {
         let writing = thread::Builder::new().name("link writer".into());
         match writing.spawn(move || send(&mut writer, &frames)) {
             Ok(writing) => {
-                let end = receive(&mut reader, |frame| self.runtime.accept(link, frame));
+                let result = receive(&mut reader, |frame| self.runtime.accept(link, frame));
                 self.runtime.leave(link);
-                disconnect(stream);
+                end(stream);
                 let _ = writing.join();
-                end
+                result
             }
             Err(error) => {
                 self.runtime.leave(link);

@@ -54,28 +54,15 @@ pub(crate) struct Needs {
     pub(crate) ports: Vec<u16>,
 }
 
-/// Parts of the sandbox in effect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Applied {
-    landlock: Landlock,
-    seccomp: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What Landlock restricts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Landlock {
-    Whole,
-    /// All features that [`Mode::On`] requires.
-    Required,
-    /// Only the features that an older kernel has.
-    Part,
     None,
-}
-
-impl Applied {
-    /// Whether all features that [`Mode::On`] requires are in effect.
-    fn is_complete(self) -> bool {
-        self.seccomp && matches!(self.landlock, Landlock::Whole | Landlock::Required)
-    }
+    /// Only what an older kernel can.
+    Part,
+    /// All that [`Mode::On`] requires.
+    Required,
+    Whole,
 }
 
 /// Landlock version that [`Mode::On`] requires: TCP rules, since Linux 6.7.
@@ -108,29 +95,20 @@ pub(crate) fn enter(mode: Mode, needs: &Needs) -> Result<(), String> {
     let seccomp = restrict_calls(landlock, needs)
         .map(|()| true)
         .or_else(|error| failed("seccomp", &error).map(|()| false))?;
-    let applied = Applied { landlock, seccomp };
-    if applied.is_complete() {
+    let by_landlock = match landlock {
+        Landlock::Whole => "files, ports and signals",
+        Landlock::Required => "files and ports",
+        Landlock::Part => "some rules",
+        Landlock::None => "nothing",
+    };
+    let by_seccomp = if seccomp { "system calls" } else { "nothing" };
+    let applied = format!("sandboxed: {by_landlock} by Landlock, {by_seccomp} by seccomp");
+    if seccomp && landlock >= Landlock::Required {
         tracing::info!("{applied}");
     } else {
         tracing::warn!("{applied}");
     }
     Ok(())
-}
-
-impl fmt::Display for Applied {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let landlock = match self.landlock {
-            Landlock::Whole => "files, ports and signals by Landlock",
-            Landlock::Required => "files and ports by Landlock",
-            Landlock::Part => "some rules by Landlock",
-            Landlock::None => "nothing by Landlock",
-        };
-        let seccomp = match self.seccomp {
-            true => "system calls by seccomp",
-            false => "nothing by seccomp",
-        };
-        write!(f, "sandboxed: {landlock}, {seccomp}")
-    }
 }
 
 /// Restricts the files and TCP ports of the program to those that it needs.

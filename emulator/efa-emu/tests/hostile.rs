@@ -3,14 +3,13 @@
 //! Arbitrary input from other emulators and from clients of the control socket. It causes no panic and no forbidden copy of data,
 //! and the devices continue to work. The fuzz targets `peers` and `control` do the same, guided by coverage.
 
-use std::{io, sync::Arc, time::Instant};
+use std::{io, time::Instant};
 
 use efa_emu::{Emulator, peers};
-use efa_fabric::{Frame, Settings};
-use efa_model::{Config, Profile};
 use efa_testing::{
     attack,
-    peer::{Ends, Place, hello},
+    peer::{Ends, Message, Place, hello},
+    prelude::*,
 };
 use efa_vfio::Runtime;
 use proptest::{collection::vec, prelude::*};
@@ -46,13 +45,14 @@ fn messages_of_attackers_are_valid() {
     assert_eq!(greeted, Some((8, vec![from])));
     let (ends, place) = (Ends { from, to, qkey: 3 }, Place::default());
     let sent = [
-        ends.ack(4, 5),
-        ends.datagram(6, 7),
+        ends.ack(4, 5, &[0]),
+        ends.datagram(6, None, 7),
         ends.send(place, 6, 7),
         ends.write(place, 6, 8, 7),
     ];
     let mut received = 0;
-    peers::receive(&mut &*sent.concat(), |_| received += 1).unwrap();
+    let bytes = sent.each_ref().map(Message::framed).concat();
+    peers::receive(&mut &*bytes, |_| received += 1).unwrap();
     assert_eq!(received, sent.len());
 }
 

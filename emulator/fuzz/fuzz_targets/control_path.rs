@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! A driver that writes arbitrary data to the registers, the doorbells and the admin queue.
+//! A driver that writes arbitrary data to the registers, the doorbells and the admin queue, also while deliveries and work
+//! requests are in flight.
 
 #![no_main]
 

@@ -40,16 +40,6 @@ pub trait Bus {
     /// Writes the BAR with the doorbells.
     fn doorbell(&mut self, memory: &mut Self::Memory, offset: u64, value: u32);
 
-    /// Runs the device until `look` returns a value; returns that value.
-    ///
-    /// # Panics
-    ///
-    /// The device becomes idle first, or exceeds our [patience](crate::wait::patience). The message names `what`.
-    fn wait<T>(
-        &mut self,
-        memory: &mut Self::Memory,
-        now: Duration,
-        what: &str,
-        look: impl FnMut(&mut Self, &mut Self::Memory) -> Option<T>,
-    ) -> T;
+    /// Runs the device. Returns whether more may happen without another access.
+    fn advance(&mut self, memory: &mut Self::Memory, now: Duration) -> bool;
 }

@@ -80,7 +80,6 @@ pub fn all(pair: &mut impl Pair) {
         inline_data(pair, from);
         writes_and_reads_of_all_lengths(pair, from);
         a_write_with_immediate_data(pair, from);
-        refusals(pair, from);
         assert_eq!((pair.poll(0), pair.poll(1)), (None, None));
     }
 }
@@ -247,42 +246,4 @@ fn a_write_with_immediate_data(pair: &mut impl Pair, from: usize) {
     let length = u32::from(completion.length) | (u32::from(high) << 16);
     assert_eq!(length, LENGTH);
     assert_eq!(pair.content(to, 0, bytes.len()), bytes);
-}
-
-/// A fault of a work request, and its status. No byte moves, and the next work request is executed.
-type Refusal = (fn(&mut Send), CompStatus);
-
-const REFUSALS: [Refusal; 7] = [
-    (|send| send.operation = 5, CompStatus::LocalUnsupportedOp),
-    (|send| send.ah = Some(0x7777), CompStatus::LocalInvalidAh),
-    (|send| send.buffers[0].2 = 999, CompStatus::LocalInvalidLkey),
-    (
-        |send| send.buffers[0].0 = u64::MAX - 50,
-        CompStatus::LocalInvalidLkey,
-    ),
-    (|send| send.buffers[0].1 -= 1, CompStatus::LocalBadLength),
-    (
-        |send| send.remote = Some((0, 100, 0x12345)),
-        CompStatus::RemoteBadAddress,
-    ),
-    (|send| send.peer_qp = u16::MAX, CompStatus::RemoteBadDestQpn),
-];
-
-fn refusals(pair: &mut impl Pair, from: usize) {
-    let to = 1 - from;
-    let bytes = pattern(100, 7);
-    pair.fill(from, &bytes);
-    for (index, (change, expected)) in REFUSALS.iter().enumerate() {
-        pair.fill(to, &[0; 100]);
-        let good = write(pair, from, 100);
-        let mut bad = good.clone();
-        change(&mut bad);
-        pair.post(from, &bad);
-        let status = qp::status(&pair.wait(from));
-        assert_eq!(status, *expected, "refusal {index}");
-        assert_eq!(pair.content(to, 0, 100), [0; 100], "refusal {index}");
-        pair.post(from, &good);
-        assert_eq!(pair.wait(from).status, 0, "after refusal {index}");
-        assert_eq!(pair.content(to, 0, 100), bytes, "after refusal {index}");
-    }
 }

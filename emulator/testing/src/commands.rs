@@ -4,7 +4,6 @@
 
 use efa_hw::{
     admin::{
-        ah::CreateAh,
         cq::{CqCaps1, CqCaps2, CreateCq},
         eq::{CreateEq, CreateEqCaps},
         event_counter::{
@@ -103,12 +102,6 @@ pub fn reg_mr(pd: u16, iova: u64, mr_length: u64) -> RegMr {
 /// Returns a command that allocates a region for fast registration.
 pub fn alloc_mr(pd: u16, max_pages: u32) -> AllocMr {
     AllocMr { pd, max_pages }
-}
-
-/// Returns a command that creates an address handle of a peer, whose address has equal bytes.
-pub fn create_ah(pd: u16, peer: u8) -> CreateAh {
-    let dest_addr = [peer; 16];
-    CreateAh { dest_addr, pd }
 }
 
 /// Returns a command that creates an event counter.

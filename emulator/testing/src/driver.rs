@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use efa_fabric::PortId;
 use efa_hw::{
     admin::{AcqEntry, AcqHeader, AqEntry, AqRequest, Command, Protocol, Response, Status},
     aenq::{AenqEntry, AenqGroup},
@@ -17,7 +18,10 @@ use efa_hw::{
 };
 use efa_model::Device;
 
-use crate::bus::{Bus, Memory};
+use crate::{
+    bus::{Bus, Memory},
+    wait::wait_for,
+};
 
 /// Entries of the admin queues.
 pub const DEPTH: u16 = 32;
@@ -61,41 +65,14 @@ impl Ring {
     }
 }
 
-/// Register reads, whose responses the device writes to memory.
-struct Reader {
-    response: u64,
-    sequence: u16,
-}
-
-impl Reader {
-    /// Reads a register; returns nothing if the device does not respond.
-    fn read<D: Bus>(
-        &mut self,
-        device: &mut D,
-        memory: &mut D::Memory,
-        now: Duration,
-        offset: u16,
-    ) -> Option<ReadlessResponse> {
-        self.sequence = self.sequence.wrapping_add(1);
-        let trash = self.sequence.wrapping_add(0x9a);
-        memory.store(self.response, &trash.to_le_bytes());
-        let request = MmioRegRead {
-            req_id: self.sequence,
-            reg_off: offset,
-        };
-        let register = u16::from(Register::MmioRegRead).into();
-        device.write(memory, now, register, request.into_raw());
-        let response = ReadlessResponse::decode(&memory.entry(self.response));
-        (response.req_id == self.sequence).then_some(response)
-    }
-}
-
 /// A driver and its device.
 pub struct Driver<D: Bus = Device> {
     /// The host's memory.
     pub world: D::Memory,
     /// The device.
     pub device: D,
+    /// Port of the device in its network.
+    pub port: PortId,
     /// The time, unless the bus uses the host's clock.
     pub now: Duration,
     /// Bus address of the submission queue.
@@ -105,7 +82,10 @@ pub struct Driver<D: Bus = Device> {
     /// The asynchronous event queue.
     pub aenq: Ring,
     aenq_consumed: u32,
-    reader: Reader,
+    /// Bus address of responses to register reads.
+    response: u64,
+    /// Number of register reads.
+    reads: u16,
     submitted: u16,
     next_id: u16,
     /// Format of the commands.
@@ -116,15 +96,16 @@ impl<D: Bus> Driver<D> {
     /// Returns a driver that has not accessed its device.
     pub fn over(device: D, mut world: D::Memory) -> Self {
         let [response, aq, acq, aenq] = [(); 4].map(|()| world.allocate(1));
-        let sequence = 0;
         Self {
             device,
+            port: PortId(0),
             now: Duration::from_secs(1),
             aq,
             acq: Ring::new(acq, DEPTH, 3),
             aenq: Ring::new(aenq, AENQ_DEPTH, 4),
             aenq_consumed: 0,
-            reader: Reader { response, sequence },
+            response,
+            reads: 0,
             submitted: 0,
             next_id: 0,
             protocol: Protocol::V1,
@@ -154,17 +135,21 @@ impl<D: Bus> Driver<D> {
 
     /// Sets the address for responses to register reads.
     pub fn set_response_address(&mut self) {
-        self.write_address(
-            Register::MmioRespLo,
-            Register::MmioRespHi,
-            self.reader.response,
-        );
+        self.write_address(Register::MmioRespLo, Register::MmioRespHi, self.response);
     }
 
     /// Reads a register; returns the whole response, if there is one.
     pub fn read_raw(&mut self, offset: u16) -> Option<ReadlessResponse> {
-        let (device, world) = (&mut self.device, &mut self.world);
-        self.reader.read(device, world, self.now, offset)
+        self.reads = self.reads.wrapping_add(1);
+        let trash = self.reads.wrapping_add(0x9a);
+        self.world.store(self.response, &trash.to_le_bytes());
+        let request = MmioRegRead {
+            req_id: self.reads,
+            reg_off: offset,
+        };
+        self.write(Register::MmioRegRead, request.into_raw());
+        let response = ReadlessResponse::decode(&self.world.entry(self.response));
+        (response.req_id == self.reads).then_some(response)
     }
 
     /// Reads a register.
@@ -201,35 +186,43 @@ impl<D: Bus> Driver<D> {
         self.wait_for_reset(false);
     }
 
+    /// Runs the device until `look` returns a value; returns that value.
+    ///
+    /// # Panics
+    ///
+    /// The device becomes idle first, or exceeds our [patience](crate::wait::patience). The message names `what`.
+    fn wait<T>(&mut self, what: &str, mut look: impl FnMut(&mut Self) -> Option<T>) -> T {
+        let mut is_idle = false;
+        wait_for(what, || {
+            if let Some(found) = look(self) {
+                return Ok(found);
+            }
+            assert!(!is_idle, "no {what}");
+            is_idle = !self.device.advance(&mut self.world, self.now);
+            Err("condition is false")
+        })
+    }
+
     /// Waits until a reset has begun or has ended.
     pub fn wait_for_reset(&mut self, in_progress: bool) {
-        let (reader, now) = (&mut self.reader, self.now);
-        let what = "begin or end of a reset";
-        self.device
-            .wait(&mut self.world, now, what, |device, world| {
-                let answer = reader.read(device, world, now, Register::DevSts.into())?;
-                let status = DevSts::from_raw(answer.reg_val);
-                (status.reset_in_progress == in_progress).then_some(())
-            });
+        self.wait("begin or end of a reset", |driver| {
+            let response = driver.read_raw(Register::DevSts.into())?;
+            let status = DevSts::from_raw(response.reg_val);
+            (status.reset_in_progress == in_progress).then_some(())
+        });
     }
 
     /// Sets up the admin queues anew, for commands in the driver's format.
     pub fn set_up(&mut self) {
-        self.set_up_with_vectors(0, 0);
+        self.set_up_with([0, 0]);
     }
 
-    /// As [`Self::set_up`], with interrupt vectors.
-    pub fn set_up_with_vectors(&mut self, acq_vector: u8, aenq_vector: u8) {
-        self.set_up_for(self.protocol, acq_vector, aenq_vector);
-    }
-
-    /// As [`Self::set_up_with_vectors`], for commands in a format that the device may not expect.
-    pub fn set_up_for(&mut self, protocol: Protocol, acq_vector: u8, aenq_vector: u8) {
-        self.protocol = protocol;
+    /// As [`Self::set_up`], with interrupt vectors of the completion queue and of the event queue.
+    pub fn set_up_with(&mut self, vectors: [u8; 2]) {
         self.write_address(Register::AqBaseLo, Register::AqBaseHi, self.aq);
         let caps = AqCaps {
             depth: DEPTH,
-            entry_size: protocol.entry_size() as u16,
+            entry_size: self.protocol.entry_size() as u16,
         };
         self.write(Register::AqCaps, caps.into_raw());
 
@@ -237,8 +230,8 @@ impl<D: Bus> Driver<D> {
         self.write_address(Register::AcqBaseLo, Register::AcqBaseHi, acq);
         self.write_address(Register::AenqBaseLo, Register::AenqBaseHi, aenq);
         for (register, base, depth, msix_vector) in [
-            (Register::AcqCaps, acq, DEPTH, acq_vector),
-            (Register::AenqCaps, aenq, AENQ_DEPTH, aenq_vector),
+            (Register::AcqCaps, acq, DEPTH, vectors[0]),
+            (Register::AenqCaps, aenq, AENQ_DEPTH, vectors[1]),
         ] {
             self.world.store(base, &vec![0; 64 * usize::from(depth)]);
             let caps = EventRingCaps {
@@ -303,7 +296,9 @@ impl<D: Bus> Driver<D> {
 
     /// Takes the next completion, if there is one: its id, its status and the entry.
     pub fn completion(&mut self) -> Option<(u16, u8, AcqEntry)> {
-        self.acq.pop(&self.world).map(completed)
+        let entry = self.acq.pop(&self.world)?;
+        let header = AcqHeader::of(&entry);
+        Some((header.command_id.id, header.status, entry))
     }
 
     /// Takes all completions; returns their ids.
@@ -313,12 +308,7 @@ impl<D: Bus> Driver<D> {
 
     /// Waits for the next completion.
     pub fn wait_for_completion(&mut self) -> (u16, u8, AcqEntry) {
-        let (acq, now) = (&mut self.acq, self.now);
-        let what = "completion of a command";
-        let entry = self
-            .device
-            .wait(&mut self.world, now, what, |_, world| acq.pop(world));
-        completed(entry)
+        self.wait("completion of a command", Self::completion)
     }
 
     /// Executes a request and returns status and completion.
@@ -406,10 +396,4 @@ impl<D: Bus> Driver<D> {
     pub fn acknowledge_events(&mut self) {
         self.write(Register::AenqConsDb, self.aenq_consumed);
     }
-}
-
-/// Returns the id and the status of a completion, and the entry.
-fn completed(entry: AcqEntry) -> (u16, u8, AcqEntry) {
-    let header = AcqHeader::of(&entry);
-    (header.command_id.id, header.status, entry)
 }

@@ -4,8 +4,8 @@
 //!
 //! [`driver`], [`commands`], [`qp`] and [`region`] are a minimal driver and program, over any [`bus`]. [`mock`] is the host of
 //! a device in process. [`net`] is a network of such devices. [`machine`] uses a device behind a vfio-user socket. [`cases`]
-//! exchange data between two queue pairs over either. [`prelude`] has the names that most tests use. [`attack`] plays attacks, whose bytes are from a test or a fuzzer;
-//! [`input`] reads them. [`peer`] encodes messages of another emulator. [`wait`] is the only clock of a test.
+//! exchange data between two queue pairs over either. [`prelude`] has the names that most tests use. [`attack`] plays attacks, whose
+//! bytes are from a test or a fuzzer. [`peer`] encodes messages of another emulator. [`wait`] is the only clock of a test.
 //!
 //! Tests in `tests/` of other crates use this crate. Tests within the source of a crate on which this one depends can't: for
 //! them, the types here are those of another crate.
@@ -17,7 +17,6 @@ pub mod bus;
 pub mod cases;
 pub mod commands;
 pub mod driver;
-pub mod input;
 pub mod machine;
 pub mod mock;
 pub mod net;

@@ -8,16 +8,14 @@
 //!
 //! Failures panic, as all of this is for tests and measurements.
 
-mod bound;
 mod control;
 mod emulator;
 mod end;
 mod ram;
 mod socket;
 
-pub use bound::{BOUNDS, Bound};
 pub use control::Control;
-pub use emulator::{Emulator, Thread, free_address, limited, program, runnable_of};
+pub use emulator::{Emulator, Thread, free_address, limited, program, runnable};
 pub use end::End;
 pub use ram::{BASE, Ram};
 pub use socket::{MEMORY_AND_BUS_MASTER, Machine, Socket};

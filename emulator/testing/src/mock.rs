@@ -6,12 +6,13 @@ use std::{
     collections::BTreeMap,
     ops::Range,
     sync::{
-        Arc,
+        Arc, RwLock,
         atomic::{AtomicU8, Ordering},
     },
     time::Duration,
 };
 
+use efa_fabric::Pins;
 use efa_hw::{
     admin::{Command, Protocol, Status},
     regs::{ResetReason, Version},
@@ -45,6 +46,23 @@ pub struct World {
     pub dma_is_off: bool,
     /// Values of `dma_bytes` when the device waited for the end of all copies.
     pub quiesced: Vec<usize>,
+    pub(crate) pins: Arc<Pins>,
+    /// Locked while accesses of a network to its memory are stuck.
+    pub stuck: Arc<RwLock<()>>,
+}
+
+/// Reads memory as far as there is room.
+pub(crate) fn load<'a>(cells: impl IntoIterator<Item = &'a AtomicU8>, bytes: &mut [u8]) {
+    for (byte, cell) in bytes.iter_mut().zip(cells) {
+        *byte = cell.load(Ordering::Relaxed);
+    }
+}
+
+/// Writes all bytes to memory.
+pub(crate) fn store<'a>(cells: impl IntoIterator<Item = &'a AtomicU8>, bytes: &[u8]) {
+    for (byte, cell) in bytes.iter().zip(cells) {
+        cell.store(*byte, Ordering::Relaxed);
+    }
 }
 
 impl World {
@@ -68,21 +86,21 @@ impl World {
         self.pages.remove(&address);
     }
 
-    /// Passes to `f` the parts of each page that an access covers, with their ranges in the access.
-    fn access(
+    /// Passes to `f` each page that an access covers, with the part's start in the access and its range in the page.
+    pub(crate) fn access(
         &self,
         address: u64,
         length: usize,
-        mut f: impl FnMut(Range<usize>, &[AtomicU8]),
+        mut f: impl FnMut(usize, &Arc<Page>, Range<usize>),
     ) -> Result<(), DmaError> {
         let error = DmaError { address, length };
         let mut done = 0;
         while done < length {
             let start = address.checked_add(done as u64).ok_or(error)?;
-            let page = self.page(start).ok_or(error)?;
+            let page = self.pages.get(&(start & !4095)).ok_or(error)?;
             let offset = (start & 4095) as usize;
             let part = (4096 - offset).min(length - done);
-            f(done..done + part, &page[offset..offset + part]);
+            f(done, page, offset..offset + part);
             done += part;
         }
         Ok(())
@@ -97,30 +115,21 @@ impl World {
         Ok(())
     }
 
-    /// Returns the page of an address, if it is mapped.
-    pub fn page(&self, address: u64) -> Option<&Arc<Page>> {
-        self.pages.get(&(address & !4095))
-    }
-
     /// Reads memory without counting it.
     ///
     /// # Errors
     ///
     /// Not all of it is mapped.
     pub fn peek(&self, address: u64, bytes: &mut [u8]) -> Result<(), DmaError> {
-        self.access(address, bytes.len(), |range, part| {
-            for (byte, cell) in bytes[range].iter_mut().zip(part) {
-                *byte = cell.load(Ordering::Relaxed);
-            }
+        self.access(address, bytes.len(), |start, page, range| {
+            load(&page[range], &mut bytes[start..]);
         })
     }
 
     /// Writes memory without counting it.
     fn poke(&self, address: u64, bytes: &[u8]) -> Result<(), DmaError> {
-        self.access(address, bytes.len(), |range, part| {
-            for (byte, cell) in bytes[range].iter().zip(part) {
-                cell.store(*byte, Ordering::Relaxed);
-            }
+        self.access(address, bytes.len(), |start, page, range| {
+            store(&page[range], &bytes[start..]);
         })
     }
 
@@ -177,6 +186,7 @@ impl Host for World {
 
     fn quiesce(&mut self) {
         self.quiesced.push(self.dma_bytes);
+        self.pins.quiesce();
     }
 
     fn interrupt(&mut self, vector: u16) {
@@ -226,22 +236,9 @@ impl Bus for Device {
         self.write_doorbell(world, offset, value);
     }
 
-    fn wait<T>(
-        &mut self,
-        world: &mut World,
-        now: Duration,
-        what: &str,
-        mut look: impl FnMut(&mut Self, &mut World) -> Option<T>,
-    ) -> T {
-        loop {
-            if let Some(found) = look(self, world) {
-                return found;
-            }
-            // The device may need more than one call.
-            if self.run(world, now) != Some(now) {
-                return look(self, world).unwrap_or_else(|| panic!("no {what}"));
-            }
-        }
+    fn advance(&mut self, world: &mut World, now: Duration) -> bool {
+        // The device may need more than one call.
+        self.run(world, now) == Some(now)
     }
 }
 
@@ -290,6 +287,7 @@ impl Driver {
         self.now += time;
         self.device.run(&mut self.world, self.now)
     }
+
     /// Changes attributes, given as JSON.
     pub fn set(&mut self, overrides: &str) {
         self.device

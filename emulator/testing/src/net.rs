@@ -9,9 +9,8 @@
     reason = "fields and methods are named as in the interface"
 )]
 
-mod arrivals;
-mod computer;
 mod networks;
+mod pages;
 mod peers;
 
 use std::{sync::Arc, time::Duration};
@@ -23,29 +22,23 @@ use efa_hw::{
         ah::DestroyAh,
         event_counter::{AttachEventCounter, CreateEventCounter, QpEvents},
         mr::{AllocMr, DeregMr, RegMr, RegMrPermissions},
-        qp::{DestroyQp, ModifyQp, ModifyQpMask, QpState, QpType},
+        qp::{DestroyQp, QpState, QpType},
     },
     io::{Cdesc, CompStatus, FastMrRegReq, PblMode, RxDesc},
 };
 use efa_model::{Config, Device, Overrides, Profile, State};
 
 pub use self::{
-    arrivals::Arrivals,
-    computer::{Computer, Pages},
-    networks::{delay, network, networks},
+    networks::{Arrivals, delay, network, networks},
+    pages::Pages,
     peers::Peers,
 };
 use crate::{
-    bus::Memory,
+    bus::{Memory, PAGE},
     commands::reg_mr,
     mock::{Driver, World},
-    qp::{self, Shape},
-    region::page_list,
-};
-pub use crate::{
-    bus::PAGE,
-    qp::{DEPTH, QKEY, Qp, Send, req_id_ex},
-    region::{ALL_PERMISSIONS, Region, pattern},
+    qp::{self, Qp, Send, Shape},
+    region::{ALL_PERMISSIONS, Region, page_list},
 };
 
 /// Largest value of event counters.
@@ -62,7 +55,7 @@ pub const LONG: Duration = Duration::from_secs(60);
 
 /// A network of devices.
 pub struct Net {
-    pub fabric: Arc<Fabric<Computer>>,
+    pub fabric: Arc<Fabric<World>>,
     pub now: Duration,
     drivers: Vec<Option<Driver>>,
 }
@@ -90,13 +83,11 @@ impl Net {
                 ..Overrides::default()
             };
             let mut driver = Driver::with(config);
+            driver.port = PortId(number);
             let placeholder = Device::new(Config::default());
             let device = std::mem::replace(&mut driver.device, placeholder);
-            let computer = Computer {
-                world: std::mem::take(&mut driver.world),
-                ..Computer::default()
-            };
-            net.fabric.attach(device, computer);
+            let world = std::mem::take(&mut driver.world);
+            net.fabric.attach(device, world);
             net.drivers.push(Some(driver));
         }
         net
@@ -138,16 +129,14 @@ impl Net {
 
     /// Runs `work` on the host of a device.
     pub fn world<R>(&mut self, port: PortId, work: impl FnOnce(&mut World) -> R) -> R {
-        self.fabric
-            .with_guest(port, |computer| work(&mut computer.world))
+        self.fabric.with_guest(port, work)
     }
 
     /// Runs `work` on a device and its driver.
     pub fn driver<R>(&mut self, port: PortId, work: impl FnOnce(&mut Driver) -> R) -> R {
         let mut driver = self.drivers[port.0].take().unwrap();
         driver.now = self.now;
-        let result = self.fabric.with(port, self.now, 0, |device, computer| {
-            let world = &mut computer.world;
+        let result = self.fabric.with(port, self.now, 0, |device, world| {
             std::mem::swap(&mut driver.device, device);
             std::mem::swap(&mut driver.world, world);
             let result = work(&mut driver);
@@ -165,20 +154,14 @@ impl Net {
     }
 
     pub fn qp_of(&mut self, port: usize, shape: Shape) -> Qp {
-        let port = PortId(port);
-        let qp = self.driver(port, |driver| Qp::new(driver, shape));
-        Qp { port, ..qp }
+        self.driver(PortId(port), |driver| Qp::new(driver, shape))
     }
 
     /// Creates another queue pair in the protection domain of `qp`.
     pub fn sibling(&mut self, qp: &Qp, qp_type: QpType) -> Qp {
         let shape = Shape::new(qp_type, qp.wqe_size);
         let other = self.driver(qp.port, |driver| Qp::in_domain(driver, qp.pd, shape));
-        Qp {
-            port: qp.port,
-            ah: qp.ah,
-            ..other
-        }
+        Qp { ah: qp.ah, ..other }
     }
 
     /// Moves a queue pair to another state.
@@ -219,20 +202,6 @@ impl Net {
         })
     }
 
-    /// Sets the number of retries of a queue pair when the receiver is not ready.
-    pub fn set_rnr_retry(&mut self, qp: &Qp, rnr_retry: u8) {
-        let command = ModifyQp {
-            modify_mask: ModifyQpMask {
-                rnr_retry: true,
-                ..ModifyQpMask::default()
-            },
-            qp_handle: qp.number.into(),
-            rnr_retry,
-            ..ModifyQp::default()
-        };
-        self.execute(qp.port, &command).unwrap();
-    }
-
     pub fn destroy(&mut self, qp: &Qp) {
         let qp_handle = qp.number.into();
         self.execute(qp.port, &DestroyQp { qp_handle }).unwrap();
@@ -271,18 +240,14 @@ impl Net {
         offset: u64,
         permissions: RegMrPermissions,
     ) -> Region {
-        let made = self.driver(qp.port, |driver| {
+        self.driver(qp.port, |driver| {
             let own = (0..pages).map(|_| driver.world.map(1)).collect();
             let command = RegMr {
                 permissions,
                 ..reg_mr(qp.pd, IOVA + offset, pages * PAGE - offset)
             };
             Region::new(driver, own, command)
-        });
-        Region {
-            port: qp.port,
-            ..made
-        }
+        })
     }
 
     /// Allocates a region for fast registration, and `pages` pages of memory for it. No two pages are contiguous; the memory
@@ -332,11 +297,7 @@ impl Net {
             permissions,
             ..reg_mr(qp.pd, iova, length)
         };
-        let made = self.driver(qp.port, |driver| Region::physical(driver, command));
-        Region {
-            port: qp.port,
-            ..made
-        }
+        self.driver(qp.port, |driver| Region::physical(driver, command))
     }
 
     /// Posts a work request; returns its status.
@@ -409,21 +370,10 @@ impl Net {
         });
     }
 
-    /// Requests another state of a queue pair, which the device may reject.
-    pub fn try_modify(&mut self, qp: &mut Qp, state: QpState) {
-        let _ = self.driver(qp.port, |driver| qp.modify(driver, state));
-    }
-
     /// Makes the oldest descriptor of a receive queue the middle of a work request.
     pub fn corrupt_receive(&mut self, qp: &Qp) {
         let at = qp.rq;
         self.world(qp.port, |world| world.store(at + 12, &[0; 4]));
-    }
-
-    /// Rings the doorbell of a receive queue for one more descriptor than it has room for.
-    pub fn overrun_receive(&mut self, qp: &Qp) {
-        let value = u32::from(qp.posted - 1 + DEPTH) + 1;
-        self.doorbell(qp.port, qp.doorbells[1], value);
     }
 
     /// Processes all work that is due; returns when more work is due.

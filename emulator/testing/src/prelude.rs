@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What tests of devices on a network use.
+//! What tests of devices use, on a network in process or behind a socket.
 
 pub use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,14 +28,18 @@ pub use efa_model::*;
 
 pub use crate::{
     bus::{Memory, PAGE},
-    cases,
+    cases::{self, Pair as _},
     commands::{
-        Change, alloc_mr, attachment, create_ah, create_counter, create_cq, create_eq, create_qp,
-        detachment, modify_counter, reg_mr, to_state,
+        Change, alloc_mr, attachment, create_counter, create_cq, create_eq, create_qp, detachment,
+        modify_counter, reg_mr, to_state,
     },
     driver::{AENQ_DEPTH, DEPTH as AQ_DEPTH},
+    machine::{
+        BASE, Control, Emulator, End, Machine, Thread, free_address, limited, program, runnable,
+    },
     mock::{Driver, World, config_with},
-    net::{Arrivals, Computer, LONG, MOST, Net, Peers, UNLIMITED_BUDGET, delay, network, networks},
+    net::{Arrivals, LONG, MOST, Net, Peers, UNLIMITED_BUDGET, delay, network, networks},
     qp::{Cq, DEPTH, QKEY, Qp, Send, Shape, req_id_ex, status},
     region::{ALL_PERMISSIONS, Region, page_list, pattern},
+    wait::{patience, wait_for, wait_until},
 };

@@ -2,8 +2,6 @@
 
 //! Completion queues and queue pairs of a driver over any bus: work requests, doorbells and completions.
 
-use std::ops::Range;
-
 use efa_fabric::PortId;
 use efa_hw::{
     admin::{
@@ -199,7 +197,7 @@ impl Qp {
         };
         let made = driver.execute(&create).unwrap();
         Self {
-            port: PortId(0),
+            port: driver.port,
             pd,
             cq,
             number: made.qp_num,
@@ -241,12 +239,6 @@ impl Qp {
     pub fn handle_of<D: Bus>(&self, driver: &mut Driver<D>, dest_addr: [u8; 16]) -> u16 {
         let pd = self.pd;
         driver.execute(&CreateAh { dest_addr, pd }).unwrap().ah
-    }
-
-    /// Returns the bus addresses of its completion queue, in whole pages.
-    pub fn completion_queue(&self) -> Range<u64> {
-        let bytes = u64::from(self.cq.entries) * Cdesc::SIZE as u64;
-        self.cq.base..self.cq.base + bytes.div_ceil(PAGE) * PAGE
     }
 
     /// Writes a send work request without ringing the doorbell; returns its id.

@@ -63,7 +63,7 @@ impl Region {
     fn register<D: Bus>(driver: &mut Driver<D>, pages: Vec<u64>, command: &RegMr) -> Self {
         let made = driver.execute(command).unwrap();
         Self {
-            port: PortId(0),
+            port: driver.port,
             iova: command.iova,
             lkey: made.l_key,
             rkey: made.r_key,

@@ -5,18 +5,11 @@
 use std::{
     fs::{self, File},
     io::{Error, ErrorKind},
-    os::fd::AsRawFd,
 };
 
-use efa_hw::{admin::qp::QpType, io::CompStatus};
-use efa_testing::{
-    machine::{BASE, Emulator, End},
-    qp::Send,
-};
+use efa_testing::prelude::*;
 use rustix::fs::{MemfdFlags, memfd_create};
 use vfio_user::{Client, Command, DmaMap, Flags};
-
-const PAGE: u64 = 4096;
 
 fn memory(size: u64) -> File {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -51,7 +44,8 @@ fn check(emulator: &Emulator) {
 fn files_of_memory() {
     const DEVICES: usize = 4;
     // Without files: 32 of the program, 65 of the control socket, and 125 of each device. Each device may also have 8 files.
-    let emulator = Emulator::with_descriptors(32 + 65 + DEVICES * (125 + 8), DEVICES, &[]);
+    let limit = limited(&format!("-n {}", 32 + 65 + DEVICES * (125 + 8)));
+    let emulator = Emulator::run(limit, DEVICES, 0, &[]);
     let mut hoarders: Vec<_> = (1..DEVICES)
         .map(|device| Client::connect(&emulator.device(device)).unwrap())
         .collect();
@@ -80,21 +74,9 @@ fn bytes_of_memory() {
     check(&emulator);
 }
 
-/// A write to read-only memory would end the process.
-#[test]
-fn memory_that_can_only_be_read() {
-    let emulator = Emulator::start(2, &[]);
-    let mut client = Client::connect(&emulator.device(1)).unwrap();
-    let file = memory(PAGE);
-    let file = File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap();
-    let shared = share(&mut client, BASE, &file);
-    assert_eq!(shared, Err(ErrorKind::PermissionDenied));
-    check(&emulator);
-}
-
 /// Returns the number of memory files for send queues that the process has.
 fn send_queue_memories(emulator: &Emulator) -> usize {
-    let descriptors = fs::read_dir(format!("/proc/{}/fd", emulator.pid())).unwrap();
+    let descriptors = fs::read_dir(emulator.proc("fd")).unwrap();
     let files = descriptors.filter_map(|descriptor| fs::read_link(descriptor.ok()?.path()).ok());
     files
         .filter(|file| file.to_string_lossy().starts_with("/memfd:efa-llq"))

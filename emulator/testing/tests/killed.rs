@@ -4,12 +4,7 @@
 
 use std::env;
 
-use efa_hw::{admin::qp::QpType, io::CompStatus};
-use efa_testing::{
-    machine::{Emulator, End},
-    qp::Send,
-    region::pattern,
-};
+use efa_testing::prelude::*;
 
 /// Number of kills, unless `EFA_ROUNDS` is set.
 const ROUNDS: u64 = 6;
@@ -23,13 +18,10 @@ struct First {
 
 impl First {
     fn new(emulator: Emulator) -> Self {
-        let mut near = [1, 2].map(|device| End::new(&emulator.device(device), QpType::Srd));
-        let [a, b] = &mut near;
-        End::introduce(a, b);
         Self {
             far: End::new(&emulator.device(0), QpType::Srd),
+            near: End::pair([1, 2].map(|at| emulator.device(at)), QpType::Srd),
             emulator,
-            near,
         }
     }
 }
@@ -61,8 +53,8 @@ fn ends(end: &mut End) {
 #[test]
 fn emulators_that_are_killed_at_random() {
     let rounds = env::var("EFA_ROUNDS").map_or(ROUNDS, |rounds| rounds.parse().unwrap());
-    let mut first = First::new(Emulator::listening(3, 1));
-    let address = first.emulator.address();
+    let address = free_address();
+    let mut first = First::new(Emulator::listening(3, 1, address, &[]));
     let mut second = Emulator::joining(1, 11, &first.emulator, &[]);
     let mut there = End::new(&second.device(0), QpType::Srd);
     for (round, random) in (0..rounds).zip(pattern(rounds as usize, 1)) {
@@ -75,15 +67,15 @@ fn emulators_that_are_killed_at_random() {
         load(&mut first.far, &there);
         load(&mut there, &first.far);
         if random % 2 == 0 {
-            second.kill();
+            drop(second);
             let [a, b] = &mut first.near;
             a.write_to(b, &bytes);
             second = Emulator::joining(1, 11, &first.emulator, &[]);
             there = End::new(&second.device(0), QpType::Srd);
             ends(&mut first.far);
         } else {
-            first.emulator.kill();
-            first = First::new(Emulator::listening_at(3, 1, address));
+            drop(first.emulator);
+            first = First::new(Emulator::listening(3, 1, address, &[]));
             ends(&mut there);
         }
     }

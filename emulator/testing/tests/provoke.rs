@@ -2,14 +2,7 @@
 
 //! The guide lists each counter and each event that a driver knows, with requests that provoke it.
 
-use std::collections::BTreeMap;
-
-use efa_hw::{admin::qp::QpType, aenq::AenqGroup};
-use efa_testing::{
-    machine::{Emulator, End},
-    qp::Send,
-    wait::wait_for,
-};
+use efa_testing::prelude::*;
 use serde_json::{Value, json};
 
 const GUIDE: &str = include_str!("../../../Documentation/emulator-faults.md");
@@ -98,8 +91,7 @@ fn counted(emulator: &Emulator) -> BTreeMap<String, u64> {
 /// Sends requests, then moves data by each operation between two machines, until these counters of the driver are above zero.
 fn provoke(names: &[&str], requests: &[Value]) {
     let emulator = Emulator::start(2, &["--seed", "1"]);
-    let [mut a, mut b] = [0, 1].map(|device| End::new(&emulator.device(device), QpType::Srd));
-    End::introduce(&mut a, &mut b);
+    let [mut a, mut b] = End::pair([0, 1].map(|at| emulator.device(at)), QpType::Srd);
     give(&emulator, requests);
     for _ in 0..3 {
         b.receive(0, 8192);

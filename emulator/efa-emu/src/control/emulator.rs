@@ -7,19 +7,20 @@ use std::{io, path::PathBuf, sync::Arc};
 use efa_model::{Config, Profile};
 use efa_vfio::{Bar, Function, Runtime};
 
-use crate::events::Recorder;
+use crate::events::{Recorded, Recorder};
 
 /// A device that can be controlled.
 pub(crate) struct Device {
     pub(crate) profile: Profile,
     pub(crate) socket: PathBuf,
     pub(crate) function: Arc<Function>,
+    pub(crate) recorded: Recorded,
 }
 
 /// The devices of this program, and the network between them.
 pub struct Emulator {
     pub(crate) runtime: Arc<Runtime>,
-    pub(crate) recorder: Recorder,
+    recorder: Recorder,
     devices: Vec<Device>,
 }
 
@@ -48,11 +49,13 @@ impl Emulator {
     /// The kernel lacks memory for the device, or asynchronous I/O for its interrupts.
     pub fn add(&mut self, socket: PathBuf, config: Config, missing: Option<Bar>) -> io::Result<()> {
         let profile = config.profile;
-        let observer = self.recorder.observer(self.devices.len());
+        let recorded = Recorded::default();
+        let observer = self.recorder.observer(self.devices.len(), &recorded);
         self.devices.push(Device {
             profile,
             socket,
             function: Arc::new(Function::new(&self.runtime, config, missing, observer)?),
+            recorded,
         });
         Ok(())
     }

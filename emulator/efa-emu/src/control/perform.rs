@@ -109,10 +109,7 @@ impl Emulator {
             .answer(),
             Command::Snapshot {} => to_value(self.snapshot(device)?).answer(),
             Command::State {} => to_value(self.device(device)?.state()).answer(),
-            Command::Trace {} => {
-                self.device(device)?;
-                to_value(self.recorder.take_recent(device.unwrap_or(0))).answer()
-            }
+            Command::Trace {} => to_value(self.device(device)?.recorded.take_recent()).answer(),
             Command::Unplug {} => {
                 self.device(device)?.function.unplug();
                 ().answer()

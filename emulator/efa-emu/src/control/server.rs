@@ -4,7 +4,6 @@
 
 use std::{
     io::{self, BufReader, Write},
-    net::Shutdown,
     os::unix::net::{UnixListener, UnixStream},
     sync::Arc,
     time::Duration,
@@ -14,9 +13,9 @@ use efa_fabric::{Permit, Quota};
 use parking_lot::Mutex;
 
 use crate::{
-    clients::{Limit, Place, serve_all},
+    clients::{Place, serve_all},
     control::{emulator::Emulator, protocol::Reply, scope::Scope},
-    lines::{Line, Lines},
+    lines::{Line, next_line},
 };
 
 /// Limit on a request in bytes. Rules are much shorter.
@@ -79,28 +78,17 @@ pub(crate) fn serve(listener: &UnixListener, scope: Scope, emulator: &Arc<Emulat
         unread: Quota::new(MAX_UNREAD),
     });
     let accept = || Ok(listener.accept()?.0);
-    let limit = Limit {
-        name: "control",
-        most: MAX_CONNECTIONS,
-        disconnect,
-    };
-    serve_all(limit, accept, move |stream, place| {
+    serve_all("control", MAX_CONNECTIONS, accept, move |stream, place| {
         if let Err(error) = answer(stream, place, &replies) {
             tracing::info!(%error, "a control connection has failed");
         }
     })
 }
 
-fn disconnect(stream: &UnixStream) {
-    tracing::info!("a control connection is closed to make room for a new client");
-    // This fails if the connection has ended already.
-    let _ = stream.shutdown(Shutdown::Both);
-}
-
 fn answer(mut stream: &UnixStream, place: &Place<UnixStream>, replies: &Replies) -> io::Result<()> {
     stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
-    let mut lines = Lines::new(BufReader::new(stream), MAX_REQUEST);
-    while let Some(line) = lines.next()? {
+    let (mut input, mut line) = (BufReader::new(stream), Vec::new());
+    while let Some(line) = next_line(&mut input, MAX_REQUEST, &mut line)? {
         let (reply, _unread) = match line {
             Line::Whole(request) => match replies.reply(place, request) {
                 Some(reply) => reply,

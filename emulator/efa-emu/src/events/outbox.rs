@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Events that wait for the thread that writes them.
+//! Events that wait for the thread that writes them to a file.
 //!
 //! The caller holds the lock of a device, so it never waits here. If the thread that writes is behind, because a pipe's reader or
 //! the disk is slow, events are dropped and counted.
 
 use std::{
-    io,
+    io, mem,
     sync::{
         Arc,
         mpsc::{self, Receiver, Sender},
@@ -25,17 +25,12 @@ const WAITING_BYTES: usize = 16 << 20;
 /// Pause of the thread when it has written all events. It needs no wake-up for events that are queued meanwhile.
 const REST: Duration = Duration::from_millis(1);
 
-/// Number of files.
-const FILES: usize = 2;
-
 /// An event of a device, and the time since the start.
 #[derive(Debug)]
 pub(super) struct Event {
     pub(super) device: usize,
     pub(super) at: Duration,
     pub(super) what: What,
-    /// Whether each file gets it.
-    wanted: [bool; FILES],
 }
 
 #[derive(Debug)]
@@ -56,7 +51,7 @@ impl Event {
 }
 
 /// A file of events.
-pub(super) trait Encoder: Send {
+pub(super) trait Encoder: Send + 'static {
     /// Writes an event.
     fn event(&mut self, event: &Event) -> io::Result<()>;
 
@@ -65,11 +60,6 @@ pub(super) trait Encoder: Send {
 
     fn flush(&mut self) -> io::Result<()>;
 }
-
-/// A file, with its name for messages.
-pub(super) type File = (&'static str, Box<dyn Encoder>);
-
-pub(super) type Files = [Option<File>; FILES];
 
 /// Work of the writer thread, which starts in the sandbox, where it can open no file.
 pub(crate) type Work = Box<dyn FnOnce() + Send>;
@@ -87,16 +77,21 @@ pub(super) struct Outbox {
     share: usize,
 }
 
-/// Waiting bytes of a device, and the number of events that were lost since, by file.
+/// Waiting bytes of a device, and the number of events that were lost since.
 #[derive(Debug, Default)]
 struct Part {
     bytes: usize,
-    lost: Option<[u64; FILES]>,
+    lost: u64,
 }
 
 impl Outbox {
-    /// Returns an outbox, and the work of its thread.
-    pub(super) fn new(devices: usize, start: Instant, files: Files) -> (Self, Work) {
+    /// Returns an outbox for a file, whose name is for messages, and the work of its thread.
+    pub(super) fn new(
+        name: &'static str,
+        devices: usize,
+        start: Instant,
+        mut encoder: impl Encoder,
+    ) -> (Self, Work) {
         let (sender, messages) = mpsc::channel();
         let parts: Arc<[_]> = (0..devices).map(|_| Mutex::default()).collect();
         let outbox = Self {
@@ -105,12 +100,16 @@ impl Outbox {
             devices: Arc::clone(&parts),
             share: WAITING_BYTES / devices.max(1),
         };
-        let work = move || write(&messages, &parts, files);
+        let work = move || {
+            if let Err(error) = write(&messages, &parts, &mut encoder) {
+                tracing::error!(%error, "cannot write the {name}, which ends here: restart the program with another file");
+            }
+        };
         (outbox, Box::new(work))
     }
 
-    /// Adds an event of a device for some files, unless the share is used up.
-    pub(super) fn push(&self, device: usize, wanted: [bool; FILES], what: What) {
+    /// Adds an event of a device, unless the share is used up.
+    pub(super) fn push(&self, device: usize, what: What) {
         let Some(part) = self.devices.get(device) else {
             return;
         };
@@ -118,80 +117,57 @@ impl Outbox {
             device,
             at: self.start.elapsed(),
             what,
-            wanted,
         };
         let size = event.size();
         let mut part = part.lock();
         // Events after a lost one are lost, too, so that the thread can report where they are missing.
-        if part.lost.is_some() || part.bytes > 0 && part.bytes + size > self.share {
-            let lost = part.lost.get_or_insert_default();
-            for (lost, wanted) in lost.iter_mut().zip(wanted) {
-                *lost += u64::from(wanted);
-            }
+        if part.lost > 0 || part.bytes > 0 && part.bytes + size > self.share {
+            part.lost += 1;
         } else if self.sender.send(Ok(event)).is_ok() {
             part.bytes += size;
         }
     }
 
-    /// Has all pending events written, and accepts no more. Waits no longer than `most`.
-    pub(super) fn finish(&self, most: Duration) {
-        let (end, written) = mpsc::channel();
-        let _ = self.sender.send(Err(end));
-        let _ = written.recv_timeout(most);
+    /// Has all pending events written, and accepts no more. Waits no longer than until `end`.
+    pub(super) fn finish(&self, end: Instant) {
+        let (last, written) = mpsc::channel();
+        let _ = self.sender.send(Err(last));
+        let _ = written.recv_timeout(end.saturating_duration_since(Instant::now()));
     }
 }
 
-/// Writes all events until the end, or until no file can be written.
-fn write(messages: &Receiver<Message>, devices: &[Mutex<Part>], mut files: Files) {
+/// Writes all events until the end.
+fn write(
+    messages: &Receiver<Message>,
+    devices: &[Mutex<Part>],
+    encoder: &mut impl Encoder,
+) -> io::Result<()> {
     loop {
         let message = match messages.try_recv() {
             Ok(message) => message,
             Err(_) => {
-                each(&mut files, |_, encoder| encoder.flush());
+                encoder.flush()?;
                 thread::sleep(REST);
                 match messages.recv() {
                     Ok(message) => message,
-                    Err(_) => return,
+                    Err(_) => return Ok(()),
                 }
             }
         };
         let event = match message {
             Ok(event) => event,
-            Err(_end) => {
-                each(&mut files, |_, encoder| encoder.flush());
-                return;
-            }
+            Err(_end) => return encoder.flush(),
         };
-        each(&mut files, |file, encoder| match event.wanted[file] {
-            true => encoder.event(&event),
-            false => Ok(()),
-        });
+        encoder.event(&event)?;
         let mut part = devices[event.device].lock();
         part.bytes -= event.size();
         let lost = match part.bytes {
-            0 => part.lost.take().unwrap_or_default(),
-            _ => [0; FILES],
+            0 => mem::take(&mut part.lost),
+            _ => 0,
         };
         drop(part);
-        each(&mut files, |file, encoder| match lost[file] {
-            0 => Ok(()),
-            count => encoder.lost(event.device, event.at, count),
-        });
-        if files.iter().all(Option::is_none) {
-            return;
-        }
-    }
-}
-
-/// Calls `write` for each file, and closes those that can't be written.
-fn each(files: &mut Files, mut write: impl FnMut(usize, &mut dyn Encoder) -> io::Result<()>) {
-    for (file, place) in files.iter_mut().enumerate() {
-        let Some((what, encoder)) = place else {
-            continue;
-        };
-        if let Err(error) = write(file, &mut **encoder) {
-            tracing::error!(%error, "cannot write the {what}, which ends here: restart the program with another file");
-            *place = None;
+        if lost > 0 {
+            encoder.lost(event.device, event.at, lost)?;
         }
     }
 }
@@ -216,31 +192,23 @@ mod tests {
         }
     }
 
-    /// A file gets the number of the events that it would have got, although another one can't be written.
+    /// Each device has its own share. Without a thread, nobody waits.
     #[test]
-    fn lost_events_are_counted_for_each_file() {
+    fn lost_events_are_counted() {
         let (sender, written) = mpsc::channel();
-        let encoders = [mpsc::channel().0, sender];
-        let encoders = encoders.map(|sender| Some(("test", Box::new(sender) as Box<dyn Encoder>)));
-        let (outbox, work) = Outbox::new(2, Instant::now(), encoders);
-        let push = |device, wanted| {
+        let (outbox, work) = Outbox::new("test", 2, Instant::now(), sender);
+        let push = |device| {
             let bytes = vec![0; WAITING_BYTES / 4];
-            let record = Record { bytes, length: 0 };
-            outbox.push(device, wanted, What::Packet(true, record));
+            outbox.push(device, What::Packet(true, Record { bytes, length: 0 }));
         };
-        push(1, [true, false]);
-        push(1, [true, false]);
-        for _ in 0..3 {
-            push(1, [false, true]);
+        for device in [1, 1, 1, 1, 0] {
+            push(device);
         }
-        // The other device has its own share.
-        push(0, [true, true]);
-        // No thread writes.
-        outbox.finish(Duration::from_millis(1));
+        outbox.finish(Instant::now());
         work();
-        assert!(written.iter().eq([(1_usize, 3_u64), (0, 0)]));
+        assert!(written.iter().eq([(1_usize, 0_u64), (1, 3), (0, 0)]));
         // The thread is gone.
-        push(1, [true, true]);
-        outbox.finish(Duration::MAX);
+        push(1);
+        outbox.finish(Instant::now());
     }
 }

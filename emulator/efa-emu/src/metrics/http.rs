@@ -10,7 +10,7 @@ use std::{
 };
 
 use crate::{
-    clients::{Limit, Place, disconnect, serve_all},
+    clients::{Place, serve_all},
     control::Emulator,
     deadline::Until,
 };
@@ -35,12 +35,7 @@ const TEXT: &str = "text/plain; charset=utf-8";
 pub(crate) fn serve(listener: &TcpListener, emulator: &Arc<Emulator>) -> ! {
     let emulator = Arc::clone(emulator);
     let accept = || Ok(listener.accept()?.0);
-    let limit = Limit {
-        name: "metrics",
-        most: MAX_CONNECTIONS,
-        disconnect,
-    };
-    serve_all(limit, accept, move |stream, place| {
+    serve_all("metrics", MAX_CONNECTIONS, accept, move |stream, place| {
         if let Err(error) = answer(stream, place, &emulator) {
             tracing::info!(%error, "a connection for metrics has ended");
         }

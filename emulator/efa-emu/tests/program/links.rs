@@ -2,52 +2,35 @@
 
 //! Links between emulators.
 
-use std::{
-    fs,
-    io::{ErrorKind, Read, Write},
-    net::TcpStream,
-    time::Duration,
-};
+use std::{io::ErrorKind, process::Stdio};
 
-use efa_testing::{
-    machine::{Emulator, free_address, program},
-    peer::hello,
-    wait::{patience, wait_for, wait_until},
-};
-use rustix::process::Signal;
+use efa_testing::peer::hello;
 
-use super::socket_in;
+use super::*;
 
-/// Starts an emulator that joins another one by name, with devices of these numbers.
-fn joining(address: &str, numbers: &[u32]) -> Emulator {
-    let folder = tempfile::tempdir().unwrap();
+/// Starts an emulator that joins another one by name, with devices whose numbers begin with `first`.
+fn joining(address: &str, devices: usize, first: usize, log: impl Into<Stdio>) -> Emulator {
     let mut command = program();
+    command.stderr(log);
     let port = address.rsplit_once(':').unwrap().1;
-    command.args(["--join", &format!("localhost:{port}"), "-v"]);
-    command.stderr(fs::File::create(folder.path().join("log")).unwrap());
-    for number in numbers {
-        let device = format!(
-            "number={number},{}",
-            socket_in(&folder, &number.to_string())
-        );
-        command.args(["--device", &device]);
-    }
-    Emulator::launch(command, folder)
+    let join = ["--join", &format!("localhost:{port}"), "-v"];
+    Emulator::run(command, devices, first, &join)
 }
 
 #[test]
 fn emulators_join_and_leave() {
     let address = free_address().to_string();
-    let mut third = joining(&address, &[7]);
+    let mut third = joining(&address, 1, 7, Stdio::null());
     // The emulator joins when the other one starts to listen, and again after that has restarted.
     Emulator::start(2, &["--listen", &address]).wait_for_peers(1);
     let first = Emulator::start(2, &["--listen", &address]);
     first.wait_for_peers(1);
     third.wait_for_peers(2);
     // Two of its devices have the numbers of the first emulator's.
-    let second = joining(&address, &[0, 1, 8]);
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let _second = joining(&address, 3, 0, log.reopen().unwrap());
     wait_until("refusal", || {
-        let log = fs::read_to_string(second.folder().join("log")).unwrap();
+        let log = fs::read_to_string(log.path()).unwrap();
         log.contains("give each device its own number")
     });
     first.wait_for_peers(1);
@@ -59,7 +42,7 @@ fn emulators_join_and_leave() {
 fn connections_without_a_greeting_do_not_block_emulators() {
     let address = free_address().to_string();
     let first = Emulator::start(2, &["--listen", &address]);
-    let _joined = joining(&address, &[7]);
+    let _joined = joining(&address, 1, 7, Stdio::null());
     first.wait_for_peers(1);
     let mut silent = Vec::new();
     wait_for("greeting while other connections are silent", || {

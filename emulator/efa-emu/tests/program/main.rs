@@ -10,12 +10,16 @@ mod schemas;
 mod trace;
 
 use std::{
-    io::{Read, Seek},
+    fs::{self, File},
+    io::{Read, Seek, Write},
+    net::TcpStream,
+    os::unix::net::UnixStream,
     process::{Command, Output},
 };
 
-use efa_testing::wait::wait_for;
-use tempfile::TempDir;
+use efa_testing::prelude::*;
+use rustix::process::Signal;
+use serde_json::{Value, json};
 
 /// Runs a program that should end by itself.
 fn run(command: &mut Command) -> Output {
@@ -42,9 +46,4 @@ fn failure(code: &str, command: &mut Command) -> String {
     let output = run(command);
     assert_eq!(output.status.code(), code.parse().ok(), "{output:?}");
     String::from_utf8(output.stderr).unwrap()
-}
-
-/// The setting of a device for a socket in a folder.
-fn socket_in(folder: &TempDir, name: &str) -> String {
-    format!("socket={}", folder.path().join(name).display())
 }

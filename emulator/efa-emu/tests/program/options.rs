@@ -2,27 +2,15 @@
 
 //! Options, limits, signals and sockets.
 
-use std::{
-    fs,
-    io::{Read, Seek},
-    os::unix::net::UnixStream,
-};
-
-use efa_testing::machine::{Emulator, limited, program};
-use rustix::process::Signal;
-use serde_json::json;
-
-use super::{failure, run, socket_in};
+use super::*;
 
 #[test]
 fn signals_end_the_program_and_remove_its_sockets() {
     for signal in [Signal::TERM, Signal::INT] {
-        let folder = tempfile::tempdir().unwrap();
         let mut log = tempfile::tempfile().unwrap();
         let mut command = program();
-        command.args(["--device", &socket_in(&folder, "efa0"), "--fabric", "ideal"]);
         command.stderr(log.try_clone().unwrap());
-        let mut emulator = Emulator::launch(command, folder);
+        let mut emulator = Emulator::run(command, 1, 0, &[]);
         let _guest = UnixStream::connect(emulator.device(0)).unwrap();
         assert_eq!(emulator.end(signal), Some(0));
         let mut text = String::new();
@@ -35,10 +23,7 @@ fn signals_end_the_program_and_remove_its_sockets() {
 
 #[test]
 fn the_limit_on_descriptors_is_raised_to_the_hard_limit() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut command = limited("-S -n 128");
-    command.args(["--device", &socket_in(&folder, "efa0")]);
-    let emulator = Emulator::launch(command, folder);
+    let emulator = Emulator::run(limited("-S -n 128"), 1, 0, &[]);
     let limits = fs::read_to_string(emulator.proc("limits")).unwrap();
     let files = limits
         .lines()
@@ -66,13 +51,7 @@ const FAILURES: &str = "
 1 --device socket=OWN/new --join localhost | cannot join localhost:
 1 --device socket=OWN/new --trace /no/trace | cannot write the trace /no/trace: No such file
 1 --device socket=OWN/new --capture /no/capture | cannot write the capture /no/capture: No such file
-2 --device socket=OWN/new --trace OWN/trace --trace-filter x | no such kind: `x`
-2 --device socket=OWN/new --trace-filter all | --trace <FILE>
 2 --device socket=OWN/new --fabric paths=0 | paths is 0
-2 --device socket=OWN/new --control a,device=x | `device=x` has no valid device index
-2 --device socket=OWN/new --control a,read-only=1 | `read-only=1` is not a scope, expected device=N, read-only or no-debugging
-2 --instance p9.metal,socket=OWN/new | no such instance: `p9.metal`, expected one of c5n.18xlarge,
-2 --instance OWN/none:lab,socket=OWN/new | cannot read the instances in OWN/none: No such file
 2 --instance OWN/lab.toml:lab,socket=OWN/new | OWN/lab.toml:2: unknown variant `efa9`
 1 --instance p5.48xlarge,socket=OWN/new | 32 devices may take
 1 ctl /nowhere {} | cannot use the control socket /nowhere (No such file or directory (os error 2)): name a --control socket

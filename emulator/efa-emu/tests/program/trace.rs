@@ -3,24 +3,15 @@
 //! The trace, the capture, and their readers.
 
 use std::{
-    fs::{self, File},
-    io::{BufRead, BufReader, Write},
+    io::{BufRead, BufReader},
     path::{Path, PathBuf},
     sync::mpsc,
     thread,
 };
 
-use efa_testing::{
-    machine::{Control, Emulator, program},
-    wait::{patience, wait_until},
-};
-use rustix::{
-    fs::{CWD, mkfifoat},
-    process::Signal,
-};
-use serde_json::json;
+use rustix::fs::{CWD, mkfifoat};
 
-use super::socket_in;
+use super::*;
 
 /// Makes a device post events, each of which is a line of the trace.
 fn post_events(control: &mut Control, count: usize) {
@@ -77,7 +68,8 @@ fn an_unread_trace_does_not_block_devices() {
     let pipe = pipe(own.path());
     let mut command = program();
     // With so many devices, the buffer's share of each is small. Their descriptors are within a hard limit of 4096.
-    let instance = format!("p5.48xlarge,msix=1,{}", socket_in(&folder, "efa"));
+    let socket = folder.path().join("efa");
+    let instance = format!("p5.48xlarge,msix=1,socket={}", socket.display());
     command
         .args(["--instance", &instance, "--trace"])
         .arg(&pipe);

@@ -2,7 +2,7 @@
 
 //! Arbitrary behaviour of guests: nothing panics, and work and memory stay bounded.
 
-use efa_testing::attack::{control_path, programs, transport};
+use efa_testing::attack::{control_path, programs};
 use proptest::{collection::vec, prelude::*};
 
 use super::*;
@@ -19,11 +19,6 @@ proptest! {
     #[test]
     fn programs(data in vec(any::<u8>(), 0..4000)) {
         programs::play(&data);
-    }
-
-    #[test]
-    fn transport(data in vec(any::<u8>(), 0..4096)) {
-        transport::play(&data);
     }
 
     /// Every command with random content and without reserved flags has one completion.

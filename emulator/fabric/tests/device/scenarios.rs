@@ -103,7 +103,9 @@ fn take(driver: &mut Driver, start: &Value, step: &str) {
         ("try_reset", [works]) => assert_eq!(reset_works(driver), *works == "works"),
         ("set_response_address", []) => driver.set_response_address(),
         ("set_up", []) => driver.set_up(),
-        ("set_up", [acq, aenq]) => driver.set_up_with_vectors(short(acq) as u8, short(aenq) as u8),
+        ("set_up", [acq, aenq]) => {
+            driver.set_up_with([acq, aenq].map(|vector| short(vector) as u8))
+        }
         ("start_over", []) => driver.start_over(),
 
         // A number of protocol errors may follow.

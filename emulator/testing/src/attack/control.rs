@@ -2,7 +2,7 @@
 
 //! A client of the control socket that sends faulty requests and arbitrary bytes.
 
-use crate::input::Input;
+use super::Input;
 
 /// Requests that the program carries out if device 0 has a completion queue and an event queue with the number 1: all commands,
 /// with all fields.

@@ -1,35 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! A guest that uses its device in arbitrary ways.
+//! A guest that uses its device in arbitrary ways, also between the beginning and the end of deliveries and work requests.
 
-use std::{num::NonZeroU32, time::Duration};
+use std::num::NonZeroU32;
 
-use efa_hw::{
-    admin::{
-        AcqEntry, AqEntry, AqRequest, Command, CtrlBuffInfo, Opcode,
-        cq::{CqCaps1, CreateCq},
-        event_counter::{AttachEventCounter, CreateEventCounter, ModifyEventCounter, QpEvents},
-        mr::{AllocMr, PageList},
-        pd::AllocPd,
-        qp::{CreateQp, ModifyQp, QpState},
-    },
-    features::{AenqConfig, Feature, SetFeature},
-    fields::{Kind, leaves},
-    regs::{Register, ResetReason},
-};
-use efa_model::{Config, Death, FailedReset, Overrides, Profile, fields_of};
+use efa_hw::fields::{Kind, leaves};
+use efa_model::Profile::{Efa0, Efa1, Efa2, Efa3, Efa4};
 
-use crate::{
-    commands::{create_cq, create_eq, create_qp, reg_mr, to_state},
-    input::Input,
-    mock::{self, Driver},
-};
+use super::{Input, transport::Transport};
+use crate::prelude::*;
 
 /// Limit on pages of a memory region in attacks.
 const MAX_MR_PAGES: u32 = 2000;
 
 /// Limit on bytes that the device reads or writes in one call: the queue's entries, each with the longest list of pages.
-const MAX_DMA: usize = mock::DEPTH as usize * (128 + 64 + 3 * 4096 + MAX_MR_PAGES as usize * 8);
+const MAX_DMA: usize = AQ_DEPTH as usize * (128 + 64 + 3 * 4096 + MAX_MR_PAGES as usize * 8);
 
 impl Input<'_> {
     /// Returns a value that is often valid: a small number, an object's number, or an address.
@@ -90,11 +75,7 @@ pub fn command(input: &mut Input<'_>, world: &[u64]) -> AqRequest {
             ..create_qp(0, 0, 0, 0)
         }
         .to_request(),
-        Opcode::ModifyQp => ModifyQp {
-            qkey: input.u32(),
-            ..to_state(0, QpState::Reset)
-        }
-        .to_request(),
+        Opcode::ModifyQp => to_state(0, QpState::Reset).to_request(),
         Opcode::CreateCq => CreateCq {
             caps_1: CqCaps1::from_raw(input.byte() & 0x20),
             ..create_cq(0, 0)
@@ -140,11 +121,6 @@ pub fn command(input: &mut Input<'_>, world: &[u64]) -> AqRequest {
                 _ => 1 << (input.byte() % 16),
             }),
             ..AttachEventCounter::default()
-        }
-        .to_request(),
-        Opcode::ModifyEventCounter => ModifyEventCounter {
-            value: input.likely(world),
-            ..ModifyEventCounter::default()
         }
         .to_request(),
         _ => AllocPd {}.to_request(),
@@ -249,18 +225,12 @@ fn submit(driver: &mut Driver, input: &mut Input<'_>, mut entry: AqEntry) {
 /// Plays an attack on a device, according to the bytes.
 pub fn play(data: &[u8]) {
     let mut input = Input(data);
-    let mut driver = Driver::with(config(
-        [
-            Profile::Efa0,
-            Profile::Efa1,
-            Profile::Efa2,
-            Profile::Efa3,
-            Profile::Efa4,
-        ][usize::from(input.byte() % 5)],
-    ));
+    let profile = [Efa0, Efa1, Efa2, Efa3, Efa4][usize::from(input.byte() % 5)];
+    let mut driver = Driver::with(config(profile));
     let mut addresses: Vec<u64> = (0..8).map(|_| driver.world.map(1)).collect();
     addresses.extend([driver.aq, driver.acq.base, driver.aenq.base]);
     populate(&mut driver, &addresses);
+    let mut transport = Transport::new(&mut driver, addresses[0]);
 
     while !input.is_empty() {
         driver.world.dma_bytes = 0;
@@ -293,6 +263,8 @@ pub fn play(data: &[u8]) {
                 driver.device.power_on(&mut driver.world);
                 driver.reset(ResetReason::Normal);
                 driver.set_up();
+                populate(&mut driver, &addresses);
+                transport.start_over(&mut driver, addresses[0]);
             }
             5 if input.byte() < 64 => {
                 driver.start_reset(ResetReason::Normal);
@@ -324,6 +296,8 @@ pub fn play(data: &[u8]) {
                 entry.bytes_mut()[offset] = input.byte();
                 submit(&mut driver, &mut input, entry);
             }
+            10..=12 => transport.work(&mut driver, &mut input, &addresses),
+            13 => transport.modify(&mut driver, &mut input),
             _ => {
                 let request = command(&mut input, &addresses);
                 driver.submit_request(&request);

@@ -2,25 +2,11 @@
 
 //! A program that may write anything to its queues and doorbells, and change its objects meanwhile.
 
-use std::time::Duration;
-
-use efa_fabric::{PathSettings, PortId, Settings};
-use efa_hw::{
-    admin::{
-        ah::DestroyAh,
-        mr::{DeregMr, RegMrPermissions},
-        qp::{QpState, QpType},
-    },
-    io::{FastMrRegFlags, FastMrRegReq, RxDesc, RxLkeyCtrl},
+use super::{
+    Input,
+    victims::{Victims, settings},
 };
-use efa_model::Profile;
-
-use crate::{
-    attack::precious::{self, Precious},
-    input::Input,
-    mock::Driver,
-    net::{DEPTH, MOST, Net, PAGE, Qp, Region, Send},
-};
+use crate::prelude::*;
 
 impl Input<'_> {
     /// Returns the good value most of the time, else a near or an arbitrary one.
@@ -32,64 +18,59 @@ impl Input<'_> {
             _ => self.u64(),
         }
     }
+
+    /// Returns address, length and key of a part of a region, most of the time.
+    fn place(&mut self, address: u64, length: u32, key: u32) -> (u64, u32, u32) {
+        let (address, length) = (self.nearly(address), self.nearly(length.into()) as u32);
+        (address, length, self.nearly(key.into()) as u32)
+    }
 }
 
 /// The attacker's objects, and memory that must not change.
 struct Attack {
-    net: Net,
-    qps: Vec<Qp>,
-    regions: Vec<Region>,
-    /// Memory that is mapped for each device, but in no region that peers or queue pairs may write.
-    precious: Precious,
+    victims: Victims,
     /// Values of event counters, each alone in its page.
     counters: Vec<(PortId, u64)>,
     /// For each device, a region for fast registration, and the request that registers all its pages. Only one queue pair may
     /// use it.
-    fast: Vec<(Region, FastMrRegReq)>,
+    fast: [(Region, FastMrRegReq); 2],
 }
 
 /// Number of queue pairs that belong to programs. The others are the kernel's, which only registers its own memory.
 const PROGRAMS: usize = 4;
 
 impl Attack {
-    fn new(settings: Settings) -> Self {
-        let mut net = Net::new(&[Profile::Efa3; 2], settings);
-        let (mut a, mut b) = (net.qp(0, QpType::Srd), net.qp(1, QpType::Srd));
-        let (mut c, mut d) = (net.qp(0, QpType::Ud), net.qp(1, QpType::Ud));
-        net.introduce(&mut a, &mut b);
-        net.introduce(&mut c, &mut d);
-        let (mut e, mut f) = (net.qp(0, QpType::Srd), net.qp(1, QpType::Srd));
-        net.introduce(&mut e, &mut f);
-        let fast = [&e, &f].map(|qp| {
-            let region = net.fast_region(qp, 5, 100);
+    fn new(is_faulty: bool) -> Self {
+        let kinds = [QpType::Srd, QpType::Ud, QpType::Srd];
+        let mut victims = Victims::new(settings(is_faulty), &kinds);
+        let Victims { net, qps, .. } = &mut victims;
+        let fast = [4, 5].map(|kernel| {
+            let region = net.fast_region(&qps[kernel], 5, 100);
             let request = net.listed(&region);
             (region, request)
         });
-        let mut qps = vec![a, b, c, d, e, f];
         let mut counters = Vec::new();
-        for qp in &mut qps {
+        for qp in qps {
             let places = net.count(qp, &[0x155, 0x2aa]);
             counters.extend(places.into_iter().map(|place| (qp.port, place)));
         }
-        let regions = qps.iter().map(|qp| net.region(qp, 5, 100)).collect();
-        let precious = Precious::new(&mut net, &qps);
         Self {
-            net,
-            qps,
-            regions,
-            precious,
+            victims,
             counters,
-            fast: fast.into(),
+            fast,
         }
     }
 
     /// Posts a work request that changes a memory region.
     fn change_region(&mut self, input: &mut Input<'_>, index: usize, victim: u64) {
-        let qp = &mut self.qps[index];
+        let Victims {
+            net, qps, regions, ..
+        } = &mut self.victims;
+        let qp = &mut qps[index];
         let (region, good) = &mut self.fast[qp.port.0];
         let choice = input.byte();
         let send = if choice & 3 == 0 {
-            let keys = [region.lkey, region.rkey, self.regions[index].lkey];
+            let keys = [region.lkey, region.rkey, regions[index].lkey];
             Send::invalidate(input.nearly(keys[usize::from(choice >> 6) % 3].into()) as u32)
         } else {
             if choice & 4 != 0 {
@@ -114,20 +95,20 @@ impl Attack {
                 pbl: input.nearly(pbl),
             })
         };
-        self.net.post(qp, &send);
+        net.post(qp, &send);
     }
 
     /// Returns the numbers of registrations and invalidations of either device.
     fn changes(&mut self) -> [(u64, u64); 2] {
         [PortId(0), PortId(1)].map(|port| {
-            let state = self.net.state(port);
+            let state = self.victims.net.state(port);
             (state.fast_regs, state.fast_invs)
         })
     }
 
     fn step(&mut self, input: &mut Input<'_>) {
         let choice = input.byte();
-        let index = usize::from(input.byte()) % self.qps.len();
+        let index = usize::from(input.byte()) % self.victims.qps.len();
         let changes = self.changes();
         self.act(input, choice, index);
         if index < PROGRAMS {
@@ -136,53 +117,49 @@ impl Attack {
     }
 
     fn act(&mut self, input: &mut Input<'_>, choice: u8, index: usize) {
+        let Victims {
+            net,
+            qps,
+            regions,
+            precious,
+        } = &mut self.victims;
         // The queue pair's peer, most of the time.
-        let other = input.nearly(index as u64 ^ 1) as usize % self.qps.len();
-        let peer = self.qps[other].clone();
+        let other = input.nearly(index as u64 ^ 1) as usize % qps.len();
+        let peer = qps[other].number;
         // The kernel's queue pairs use regions of fast registration, most of the time.
-        let mut memory = |index: usize| match self.qps[index].port.0 {
+        let mut memory = |index: usize| match qps[index].port.0 {
             port if index >= PROGRAMS && input.byte() < 192 => self.fast[port].0.clone(),
-            _ => self.regions[index].clone(),
+            _ => regions[index].clone(),
         };
         let (own, theirs) = (memory(index), memory(other));
-        let victim = self.precious.region(other).clone();
-        let qp = &mut self.qps[index];
+        let victim = &precious[other];
+        let qp = &mut qps[index];
         match choice % 14 {
             0..=3 => {
-                let target = if input.byte() < 32 { &victim } else { &theirs };
+                let target = if input.byte() < 32 { victim } else { &theirs };
                 let length = input.u32() % 20_000;
                 let length = input.nearly(length.into()) as u32;
                 let send = Send {
                     operation: input.nearly((choice % 3).into()) as u8,
                     immediate: (choice & 64 != 0).then_some(7),
                     buffers: vec![
-                        (
-                            input.nearly(own.iova),
-                            input.nearly(length.into()) as u32,
-                            input.nearly(own.lkey.into()) as u32,
-                        );
+                        input.place(own.iova, length, own.lkey);
                         input.nearly(1) as usize % 4
                     ],
                     inline: (input.byte() < 16).then(|| vec![0x55; usize::from(input.byte())]),
-                    remote: (choice % 3 != 0).then(|| {
-                        (
-                            input.nearly(target.iova),
-                            input.nearly(length.into()) as u32,
-                            input.nearly(target.rkey.into()) as u32,
-                        )
-                    }),
-                    body: None,
+                    remote: (choice % 3 != 0)
+                        .then(|| input.place(target.iova, length, target.rkey)),
                     ah: Some(input.nearly(qp.ah.into()) as u16),
-                    peer_qp: input.nearly(peer.number.into()) as u16,
-                    qkey: None,
+                    peer_qp: input.nearly(peer.into()) as u16,
                     silent: choice & 128 != 0,
+                    ..Send::default()
                 };
-                self.net.post(qp, &send);
+                net.post(qp, &send);
             }
             4 => {
                 let bytes: Vec<_> = (0..128).map(|_| input.byte()).collect();
-                self.net.put_raw(qp, &bytes);
-                self.net.ring_send(qp);
+                net.put_raw(qp, &bytes);
+                net.ring_send(qp);
             }
             5 | 6 => {
                 let desc = RxDesc {
@@ -195,7 +172,7 @@ impl Attack {
                         last: input.nearly(1) & 1 != 0,
                     },
                 };
-                self.net.put_receive(qp, &desc);
+                net.put_receive(qp, &desc);
             }
             7 => {
                 let (offset, value) = (input.u64() % (1 << 24), input.u32());
@@ -204,34 +181,27 @@ impl Attack {
                 } else {
                     offset
                 };
-                let port = qp.port;
-                self.net.doorbell(port, doorbell, value);
+                net.doorbell(qp.port, doorbell, value);
             }
-            8 => {
+            8 | 9 => {
                 let states = [QpState::Err, QpState::Sqd, QpState::Rts, QpState::Reset];
-                let state = states[usize::from(input.byte()) % 4];
-                self.net.try_modify(qp, state);
-            }
-            9 => {
-                for state in [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts] {
-                    self.net.try_modify(qp, state);
+                let one = [states[usize::from(input.byte()) % 4]];
+                let start = [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts];
+                let next: &[_] = if choice % 14 == 8 { &one } else { &start };
+                for state in next {
+                    // The device may reject it.
+                    let _ = net.driver(qp.port, |driver| qp.modify(driver, *state));
                 }
             }
             10 => {
                 let (port, l_key) = (qp.port, own.lkey);
                 let (ah, pd) = (qp.ah, qp.pd);
-                let gone = input.byte() % 4;
-                self.net.driver(port, |driver| {
-                    // The object may be gone already.
-                    let _ = match gone {
-                        0 => driver.execute(&DeregMr { l_key }).map(|_| ()),
-                        1 => driver.execute(&DestroyAh { ah, pd }).map(|_| ()),
-                        _ => Ok(()),
-                    };
-                });
-                if gone == 2 {
-                    let qp = qp.clone();
-                    self.regions[index] = self.net.region(&qp, 5, 100);
+                // The object may be gone already.
+                match input.byte() % 4 {
+                    0 => drop(net.execute(port, &DeregMr { l_key })),
+                    1 => drop(net.execute(port, &DestroyAh { ah, pd })),
+                    2 => regions[index] = net.region(qp, 5, 100),
+                    _ => {}
                 }
             }
             11 | 12 => {
@@ -240,50 +210,39 @@ impl Attack {
             }
             _ => {
                 let time = Duration::from_micros(u64::from(input.u32()) % 20_000);
-                self.net.run_for(time);
+                net.run_for(time);
             }
         }
     }
 
     /// Checks that protected memory has not changed, that event counters have valid values, and that programs have no privilege.
     fn check(&mut self) {
+        let net = &mut self.victims.net;
         for port in [PortId(0), PortId(1)] {
             let resources = |driver: &mut Driver| driver.device.state().resources;
-            assert_eq!(self.net.driver(port, resources).privileged_pd, 1);
+            assert_eq!(net.driver(port, resources).privileged_pd, 1);
         }
-        self.precious.check(&mut self.net);
         for (port, place) in &self.counters {
-            assert!(self.net.values(*port, &[*place])[0] <= MOST);
-            let page: [u8; PAGE as usize] =
-                self.net.world(*port, |world| world.read(place - PAGE / 2));
+            assert!(net.values(*port, &[*place])[0] <= MOST);
+            let page: [u8; PAGE as usize] = net.world(*port, |world| world.read(place - PAGE / 2));
             let used = page.iter().enumerate().filter(|(_, byte)| **byte != 0);
             let value = PAGE as usize / 2..PAGE as usize / 2 + 8;
             assert!(used.map(|(at, _)| at).all(|at| value.contains(&at)));
         }
+        self.victims.check();
     }
 }
 
 /// Plays an attack, according to the bytes.
 pub fn play(data: &[u8]) {
     let mut input = Input(data);
-    let mut settings = Settings::default();
-    if input.byte() & 1 != 0 {
-        settings.loss = 0.2;
-        settings.delay_us = 10.0;
-        settings.jitter_us = 30.0;
-        settings.path = vec![PathSettings {
-            down: true,
-            ..PathSettings::default()
-        }];
-    }
-    let mut attack = Attack::new(settings);
+    let mut attack = Attack::new(input.byte() & 1 != 0);
     let mut steps = 0;
-    while !input.0.is_empty() && steps < 4 * usize::from(DEPTH) {
+    while !input.is_empty() && steps < 4 * usize::from(DEPTH) {
         attack.step(&mut input);
-        attack.net.run();
+        attack.victims.net.run();
         steps += 1;
     }
-    attack.net.run_for(Duration::from_secs(30));
+    attack.victims.net.run_for(Duration::from_secs(30));
     attack.check();
-    precious::check_exchange(&mut attack.net);
 }

@@ -1,28 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! A driver that does anything between the beginning and the end of deliveries and work requests.
+//! A transport whose deliveries and work requests are in progress, while the driver does anything.
 
 use std::collections::VecDeque;
 
-use efa_hw::{
-    admin::{
-        cq::CqCaps1,
-        pd::AllocPd,
-        qp::{QpState, QpType},
-    },
-    io::{CompStatus, OpType},
-    regs::ResetReason,
-};
-use efa_model::{Arrival, Content, Delivery, DmaError, Fetched, Profile, Request, WriteEnd};
-
-use super::control_path::{command, config, populate};
-use crate::{
-    commands::{reg_mr, to_state},
-    input::Input,
-    mock::Driver,
-    qp::{Cq, QKEY, Qp, Send, Shape},
-    region::Region,
-};
+use super::Input;
+use crate::prelude::*;
 
 /// Entries of each send queue and each receive queue.
 const DEPTHS: [u16; 2] = [32, 16];
@@ -30,8 +13,8 @@ const DEPTHS: [u16; 2] = [32, 16];
 /// Limit on deliveries, and on work requests, that are in progress.
 const UNDER_WAY: usize = 32;
 
-/// A transport that executes work requests and deliveries, while the driver does anything.
-struct Transport {
+/// A transport that executes work requests and deliveries.
+pub(super) struct Transport {
     /// Queue pairs that can send and receive, one of each kind.
     qps: Vec<Qp>,
     deliveries: VecDeque<(Arrival, Delivery)>,
@@ -40,7 +23,7 @@ struct Transport {
 
 impl Transport {
     /// Creates queue pairs with their objects and a region of one page, and fills their queues.
-    fn new(driver: &mut Driver, page: u64) -> Self {
+    pub(super) fn new(driver: &mut Driver, page: u64) -> Self {
         let pd = driver.execute(&AllocPd {}).unwrap().pd;
         let cq = Cq::new(driver, 64, CqCaps1::default(), false);
         let mut register = reg_mr(pd, 0, 4096);
@@ -75,8 +58,13 @@ impl Transport {
         }
     }
 
+    /// Replaces the queue pairs after a reset of the device. What was in progress ends later.
+    pub(super) fn start_over(&mut self, driver: &mut Driver, page: u64) {
+        self.qps = Self::new(driver, page).qps;
+    }
+
     /// Requests another state of a queue pair, which the device may reject.
-    fn modify(&mut self, driver: &mut Driver, input: &mut Input<'_>) {
+    pub(super) fn modify(&mut self, driver: &mut Driver, input: &mut Input<'_>) {
         let choice = input.byte();
         let states = [
             QpState::Reset,
@@ -92,7 +80,7 @@ impl Transport {
     }
 
     /// Rings an existing doorbell, fetches, or begins or ends a request or a delivery.
-    fn work(&mut self, driver: &mut Driver, input: &mut Input<'_>, addresses: &[u64]) {
+    pub(super) fn work(&mut self, driver: &mut Driver, input: &mut Input<'_>, addresses: &[u64]) {
         let choice = input.byte();
         let Driver { device, world, .. } = driver;
         match choice % 8 {
@@ -183,38 +171,5 @@ fn arrival(input: &mut Input<'_>, addresses: &[u64], qp: u16) -> Arrival {
             },
             _ => Content::Send { length, immediate },
         },
-    }
-}
-
-/// Plays an attack on a device and its transport, according to the bytes.
-pub fn play(data: &[u8]) {
-    let mut input = Input(data);
-    let profile = [Profile::Efa3, Profile::Efa4][usize::from(input.byte() % 2)];
-    let mut driver = Driver::with(config(profile));
-    let addresses: Vec<u64> = (0..8).map(|_| driver.world.map(1)).collect();
-    populate(&mut driver, &addresses);
-    let mut transport = Transport::new(&mut driver, addresses[0]);
-
-    while !input.is_empty() {
-        match input.byte() % 16 {
-            0 => {
-                let request = command(&mut input, &addresses);
-                driver.submit_request(&request);
-            }
-            1 => transport.modify(&mut driver, &mut input),
-            // Deliveries and requests in progress then end after a reset of the device.
-            2 if input.byte() < 4 => {
-                driver.reset(ResetReason::Normal);
-                driver.set_up();
-                populate(&mut driver, &addresses);
-                let mut next = Transport::new(&mut driver, addresses[0]);
-                next.deliveries = transport.deliveries;
-                next.requests = transport.requests;
-                transport = next;
-            }
-            _ => transport.work(&mut driver, &mut input, &addresses),
-        }
-        driver.world.trace.clear();
-        driver.world.interrupts.clear();
     }
 }

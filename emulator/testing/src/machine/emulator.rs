@@ -38,9 +38,9 @@ pub struct Thread {
     path: PathBuf,
 }
 
-/// Returns the threads of a process, a number or `self`, and the time for which each has run or waited for a processor.
-pub fn runnable_of(process: &str) -> Vec<(Thread, Duration)> {
-    let threads = fs::read_dir(format!("/proc/{process}/task")).unwrap();
+/// Returns the threads in a folder `/proc/NUMBER/task`, and the time for which each has run or waited for a processor.
+pub fn runnable(task: &Path) -> Vec<(Thread, Duration)> {
+    let threads = fs::read_dir(task).unwrap();
     let time_of = |path: PathBuf| {
         // A thread may have ended.
         let name = fs::read_to_string(path.join("comm")).ok()?;
@@ -66,19 +66,11 @@ pub struct Emulator {
 impl Emulator {
     /// Starts an emulator of `devices` devices.
     pub fn start(devices: usize, arguments: &[&str]) -> Self {
-        Self::numbered(devices, 0, arguments)
+        Self::run(program(), devices, 0, arguments)
     }
 
-    /// As [`Self::start`], with a limit on file descriptors.
-    pub fn with_descriptors(most: usize, devices: usize, arguments: &[&str]) -> Self {
-        Self::run(limited(&format!("-n {most}")), devices, 0, arguments)
-    }
-
-    fn numbered(devices: usize, first: usize, arguments: &[&str]) -> Self {
-        Self::run(program(), devices, first, arguments)
-    }
-
-    fn run(mut command: Command, devices: usize, first: usize, arguments: &[&str]) -> Self {
+    /// Starts an emulator by a command, whose devices have numbers from `first` on.
+    pub fn run(mut command: Command, devices: usize, first: usize, arguments: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         for device in 0..devices {
             let socket = folder.path().join(format!("efa{device}"));
@@ -113,39 +105,31 @@ impl Emulator {
         emulator
     }
 
-    /// Starts an emulator that others may join.
-    pub fn listening(devices: usize, first: usize) -> Self {
-        Self::listening_at(devices, first, free_address())
-    }
-
-    /// As [`Self::listening`], at an address.
-    pub fn listening_at(devices: usize, first: usize, address: SocketAddr) -> Self {
-        let mut emulator = Self::numbered(devices, first, &["--listen", &address.to_string()]);
+    /// Starts an emulator that others may join at an address.
+    pub fn listening(devices: usize, first: usize, address: SocketAddr, more: &[&str]) -> Self {
+        let listen = ["--listen", &address.to_string()];
+        let arguments = [&listen, more].concat();
+        let mut emulator = Self::run(program(), devices, first, &arguments);
         emulator.address = Some(address);
         emulator
     }
 
+    /// Starts an emulator that joins another one.
+    pub fn joining(devices: usize, first: usize, other: &Self, more: &[&str]) -> Self {
+        let join = ["--join", &other.address().to_string()];
+        Self::run(program(), devices, first, &[&join, more].concat())
+    }
+
     /// Starts two joined emulators of one device each; the second has more arguments. They tolerate each other's silence for
     /// our [patience].
-    pub fn pair(arguments: &[&str]) -> [Self; 2] {
+    pub fn pair(more: &[&str]) -> [Self; 2] {
         let silence = format!("ideal,silence_s={}", patience().as_secs());
         let patient = ["--fabric", &silence];
-        let address = free_address();
-        let listen = ["--listen", &address.to_string()].map(str::to_owned);
-        let listen = listen.each_ref().map(String::as_str);
-        let mut first = Self::numbered(1, 1, &[listen, patient].concat());
-        first.address = Some(address);
-        let second = Self::joining(1, 2, &first, &[&patient, arguments].concat());
+        let first = Self::listening(1, 1, free_address(), &patient);
+        let second = Self::joining(1, 2, &first, &[&patient, more].concat());
         first.wait_for_peers(1);
         second.wait_for_peers(1);
         [first, second]
-    }
-
-    /// Starts an emulator that joins another one, with more arguments.
-    pub fn joining(devices: usize, first: usize, other: &Self, arguments: &[&str]) -> Self {
-        let address = other.address.unwrap().to_string();
-        let arguments = [&["--join", &address], arguments].concat();
-        Self::numbered(devices, first, &arguments)
     }
 
     /// Returns the address at which it listens for other emulators.
@@ -166,11 +150,6 @@ impl Emulator {
     /// Returns the path of the control socket.
     pub fn control(&self) -> PathBuf {
         self.folder.path().join("control")
-    }
-
-    /// Returns the id of the process.
-    pub fn pid(&self) -> u32 {
-        self.child.id()
     }
 
     /// Connects to the control socket.
@@ -201,7 +180,7 @@ impl Emulator {
 
     /// Returns a file about the process.
     pub fn proc(&self, name: &str) -> PathBuf {
-        format!("/proc/{}/{name}", self.pid()).into()
+        format!("/proc/{}/{name}", self.child.id()).into()
     }
 
     /// Ends the process by a signal, and waits for that. Returns the exit code.
@@ -211,20 +190,9 @@ impl Emulator {
         wait_for("end of the program", end).code()
     }
 
-    /// Kills the process, as the kernel does when it is out of memory.
-    pub fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-
-    /// See [`runnable_of`].
-    pub fn runnable(&self) -> Vec<(Thread, Duration)> {
-        runnable_of(&self.pid().to_string())
-    }
-
     /// Returns the memory of the process in bytes, without memory that is shared with machines.
     pub fn memory(&self) -> u64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let status = fs::read_to_string(self.proc("status")).unwrap();
         let line = status
             .lines()
             .find(|line| line.starts_with("RssAnon:"))
@@ -243,9 +211,7 @@ impl Drop for Emulator {
 
 /// Returns a command that runs the emulator's program.
 pub fn program() -> Command {
-    let mut command = Command::new(path());
-    command.env("RUST_BACKTRACE", "0").stdin(Stdio::null());
-    command
+    prepared(Command::new(path()))
 }
 
 /// As [`program`], with a limit that the shell sets by these options of `ulimit`.
@@ -253,6 +219,10 @@ pub fn limited(limit: &str) -> Command {
     let mut command = Command::new("sh");
     let script = format!("ulimit {limit} && exec \"$@\"");
     command.args(["-c", &script, "sh"]).arg(path());
+    prepared(command)
+}
+
+fn prepared(mut command: Command) -> Command {
     command.env("RUST_BACKTRACE", "0").stdin(Stdio::null());
     command
 }

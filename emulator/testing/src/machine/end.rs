@@ -2,7 +2,7 @@
 
 //! A machine with a queue pair and a region.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use efa_hw::{
     admin::{mr::RegMr, qp::QpType},
@@ -60,6 +60,14 @@ impl End {
             machine,
             qp,
         }
+    }
+
+    /// As [`Self::new`], for two machines, with address handles of each other.
+    pub fn pair(sockets: [PathBuf; 2], qp_type: QpType) -> [Self; 2] {
+        let mut pair = sockets.map(|socket| Self::new(&socket, qp_type));
+        let [a, b] = &mut pair;
+        Self::introduce(a, b);
+        pair
     }
 
     /// Creates address handles of both machines for each other.

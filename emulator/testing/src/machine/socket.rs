@@ -50,14 +50,8 @@ impl Bus for Socket {
             .expect("a write");
     }
 
-    fn wait<T>(
-        &mut self,
-        ram: &mut Ram,
-        _: Duration,
-        what: &str,
-        mut look: impl FnMut(&mut Self, &mut Ram) -> Option<T>,
-    ) -> T {
-        wait_for(what, || look(self, ram).ok_or("condition is false"))
+    fn advance(&mut self, _: &mut Ram, _: Duration) -> bool {
+        true
     }
 }
 

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Networks on which tests run.
+//! Networks on which tests run, and the number of packets that arrive at devices.
 
-use efa_fabric::Settings;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use efa_fabric::{PortId, Record, Settings, Tap};
 
 /// Returns settings, given as JSON.
 pub fn network(settings: &str) -> Settings {
@@ -37,4 +39,25 @@ pub fn networks() -> [(&'static str, Settings); 6] {
         ),
     ]
     .map(|(name, more)| (name, network(&format!(r#"{{"delay_us":20.0{more}}}"#))))
+}
+
+/// Counts packets that arrive at devices.
+#[derive(Debug, Default)]
+pub struct Arrivals(AtomicUsize);
+
+impl Arrivals {
+    /// Returns the number of packets since the last call.
+    pub fn take(&self) -> usize {
+        self.0.swap(0, Ordering::Relaxed)
+    }
+}
+
+impl Tap for Arrivals {
+    fn snap(&self) -> u32 {
+        0
+    }
+
+    fn show(&self, _: PortId, has_left: bool, _: Record) {
+        self.0.fetch_add(usize::from(!has_left), Ordering::Relaxed);
+    }
 }

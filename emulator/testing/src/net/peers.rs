@@ -102,11 +102,6 @@ impl Peers {
         Send::write(&self.qps[0], &self.regions[1], &self.regions[0], length)
     }
 
-    /// Returns a read from the first region to the second.
-    pub fn read_back(&self, length: u32) -> Send {
-        Send::read(&self.qps[0], &self.regions[1], &self.regions[0], length)
-    }
-
     /// Creates address handles of both queue pairs for each other.
     pub fn introduce(&mut self) {
         let [a, b] = &mut self.qps;
@@ -153,22 +148,6 @@ impl Peers {
         self.net.receive(&mut self.qps[1], &places)
     }
 
-    pub fn fill(&mut self, at: usize, bytes: &[u8]) {
-        self.net.fill(&self.regions[at], 0, bytes);
-    }
-
-    pub fn content(&mut self, at: usize, offset: u64, length: usize) -> Vec<u8> {
-        self.net.content(&self.regions[at], offset, length)
-    }
-
-    pub fn poll(&mut self, at: usize) -> Option<Cdesc> {
-        self.net.poll(&mut self.qps[at])
-    }
-
-    pub fn wait(&mut self, at: usize) -> Cdesc {
-        self.net.wait(&mut self.qps[at])
-    }
-
     pub fn status(&mut self, at: usize) -> CompStatus {
         self.net.status(&mut self.qps[at])
     }
@@ -191,12 +170,6 @@ impl Peers {
         self.net.modify(&mut self.qps[at], state);
     }
 
-    /// Resets a queue pair and moves it to RTS again.
-    pub fn restart(&mut self, at: usize) {
-        self.modify(at, QpState::Reset);
-        self.start(at);
-    }
-
     /// Moves a queue pair to RTS.
     pub fn start(&mut self, at: usize) {
         let (net, qp) = (&mut self.net, &mut self.qps[at]);
@@ -214,11 +187,11 @@ impl Pair for Peers {
     }
 
     fn fill(&mut self, at: usize, bytes: &[u8]) {
-        self.fill(at, bytes);
+        self.net.fill(&self.regions[at], 0, bytes);
     }
 
     fn content(&mut self, at: usize, offset: u64, length: usize) -> Vec<u8> {
-        self.content(at, offset, length)
+        self.net.content(&self.regions[at], offset, length)
     }
 
     fn post(&mut self, at: usize, send: &Send) -> u16 {
@@ -230,10 +203,10 @@ impl Pair for Peers {
     }
 
     fn poll(&mut self, at: usize) -> Option<Cdesc> {
-        self.poll(at)
+        self.net.poll(&mut self.qps[at])
     }
 
     fn wait(&mut self, at: usize) -> Cdesc {
-        self.wait(at)
+        self.net.wait(&mut self.qps[at])
     }
 }

@@ -2,19 +2,7 @@
 
 //! Clients of the control socket that send requests of all kinds, except changes to the devices of bystanders.
 
-use std::{
-    io::{self, Read, Write},
-    os::unix::net::UnixStream,
-    sync::atomic::{AtomicBool, Ordering},
-    thread,
-    time::Duration,
-};
-
-use efa_hw::{features::NetworkAttr, regs::Register};
-use efa_testing::machine::{Bound, Emulator, Machine};
-use serde_json::{Value, json};
-
-use super::{DEVICES, under};
+use super::*;
 
 /// Number of clients at a time, which is the limit.
 const CLIENTS: usize = 64;
@@ -22,12 +10,16 @@ const CLIENTS: usize = 64;
 /// Index of the attackers' device.
 const OWN: usize = 2;
 
-fn bound() -> Bound {
-    Bound {
-        devices: 1,
+/// Runs an attack by clients, of which the first uses the attackers' device, so that its replies are long.
+fn attack(threads: usize, attack: impl Fn(&Emulator, &AtomicBool) + Sync) -> Emulator {
+    let bound = Bound {
         clients: CLIENTS as u64,
-        ..Bound::default()
-    }
+        ..Bound::of_devices(1)
+    };
+    run(bound, threads, |emulator, index, stop| match index {
+        0 => use_device(emulator, stop),
+        _ => attack(emulator, stop),
+    })
 }
 
 fn lines(requests: &[Value]) -> Vec<u8> {
@@ -74,7 +66,6 @@ fn long_lists() -> Vec<Value> {
     ]
 }
 
-/// Uses the attackers' device, so that its replies are long.
 fn use_device(emulator: &Emulator, stop: &AtomicBool) {
     let mut machine = Machine::start(&emulator.device(OWN), 1 << 20);
     while !stop.load(Ordering::Relaxed) {
@@ -102,34 +93,20 @@ fn ask(emulator: &Emulator, requests: &[Value], stop: &AtomicBool) {
 #[test]
 #[ignore = "an attack"]
 fn requests_as_fast_as_possible() {
-    let emulator = Emulator::start(DEVICES, &[]);
-    let attack = |index, stop: &AtomicBool| match index {
-        0 => use_device(&emulator, stop),
-        _ => ask(&emulator, &longest_requests(), stop),
-    };
-    under(&emulator, &bound(), attack, 5);
+    attack(5, |emulator, stop| ask(emulator, &longest_requests(), stop));
 }
 
 #[test]
 #[ignore = "an attack"]
 fn the_longest_lists() {
-    let emulator = Emulator::start(DEVICES, &[]);
-    let attack = |index, stop: &AtomicBool| match index {
-        0 => use_device(&emulator, stop),
-        _ => ask(&emulator, &long_lists(), stop),
-    };
-    under(&emulator, &bound(), attack, 3);
+    attack(3, |emulator, stop| ask(emulator, &long_lists(), stop));
 }
 
 /// The maximum number of clients, which reconnect when they are disconnected.
 #[test]
 #[ignore = "an attack"]
 fn unread_replies() {
-    let emulator = Emulator::start(DEVICES, &[]);
-    let attack = |index, stop: &AtomicBool| {
-        if index == 0 {
-            return use_device(&emulator, stop);
-        }
+    let emulator = attack(2, |emulator, stop| {
         let bytes = lines(&longest_requests());
         let mut clients: Vec<UnixStream> = Vec::new();
         while !stop.load(Ordering::Relaxed) {
@@ -143,8 +120,7 @@ fn unread_replies() {
             });
             thread::sleep(Duration::from_millis(1));
         }
-    };
-    under(&emulator, &bound(), attack, 2);
+    });
     // A client that reads is served as soon as the attackers are disconnected.
     emulator.ask(&json!({"command": "snapshot"}));
 }

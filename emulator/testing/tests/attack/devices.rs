@@ -2,33 +2,7 @@
 
 //! Attackers that have devices.
 
-use std::{
-    net::Ipv6Addr,
-    num::NonZero,
-    sync::atomic::{AtomicBool, Ordering},
-    thread,
-    time::Instant,
-};
-
-use efa_hw::{
-    admin::{
-        Command, Status,
-        mr::{PageList, RegMr},
-        pd::AllocPd,
-        qp::{QpState, QpType},
-    },
-    regs::Register,
-};
-use efa_testing::{
-    bus::PAGE,
-    commands::reg_mr,
-    machine::{BASE, Bound, Emulator, End, Machine},
-    qp::Send,
-    region::{page_list, pattern},
-};
-use serde_json::json;
-
-use super::{DEVICES, address_like, check_memory, duration, most_memory, under};
+use super::*;
 
 /// Returns an attacker's machine, with an address handle of bystander 1.
 fn attacker(emulator: &Emulator, index: usize, qp_type: QpType) -> End {
@@ -55,18 +29,23 @@ pub(super) fn flood(end: &mut End, sends: &[Send], stop: &AtomicBool) {
 
 /// Runs an attack by two machines, each of which has a device.
 fn two_attack(attack: impl Fn(&Emulator, usize, &AtomicBool) + Sync) {
-    let emulator = Emulator::start(DEVICES, &[]);
-    let attack = |index, stop: &AtomicBool| attack(&emulator, index, stop);
-    under(&emulator, &Bound::of_devices(2), attack, 2);
+    run(Bound::of_devices(2), 2, attack);
+}
+
+/// Runs an attack by two machines that post work requests as fast as possible.
+fn two_flood(qp_type: QpType, sends: fn(&mut End) -> Vec<Send>) {
+    two_attack(|emulator, index, stop| {
+        let mut end = attacker(emulator, index, qp_type);
+        let sends = sends(&mut end);
+        flood(&mut end, &sends, stop);
+    });
 }
 
 #[test]
 #[ignore = "an attack"]
 fn endless_datagrams() {
-    two_attack(|emulator, index, stop| {
-        let mut end = attacker(emulator, index, QpType::Ud);
-        let send = Send::message(&end.qp, &end.region, 8800);
-        flood(&mut end, &[send], stop);
+    two_flood(QpType::Ud, |end| {
+        vec![Send::message(&end.qp, &end.region, 8800)]
     });
 }
 
@@ -95,29 +74,26 @@ fn datagrams_on_a_slow_network() {
 #[test]
 #[ignore = "an attack"]
 fn writes_and_reads_of_the_largest_size() {
-    two_attack(|emulator, index, stop| {
-        let mut end = attacker(emulator, index, QpType::Srd);
+    two_flood(QpType::Srd, |end| {
         end.connect(end.address);
-        let sends = [
+        vec![
             Send::write(&end.qp, &end.region, &end.region, 4 << 20),
             Send::read(&end.qp, &end.region, &end.region, 4 << 20),
-        ];
-        flood(&mut end, &sends, stop);
+        ]
     });
 }
 
 #[test]
 #[ignore = "an attack"]
 fn messages_without_a_receive() {
-    two_attack(|emulator, index, stop| {
-        let mut end = attacker(emulator, index, QpType::Srd);
+    two_flood(QpType::Srd, |end| {
+        end.connect(end.address);
         // The destination queue pair has no receive work request, or does not exist.
-        let sends = [1, 2, 3, 4].map(|peer_qp| Send {
+        let to = |peer_qp| Send {
             peer_qp,
             ..Send::message(&end.qp, &end.region, 0)
-        });
-        end.connect(end.address);
-        flood(&mut end, &sends, stop);
+        };
+        (1..=4).map(to).collect()
     });
 }
 
@@ -198,9 +174,12 @@ fn long_page_lists_with_an_invalid_end() {
 #[test]
 #[ignore = "an attack"]
 fn maximum_number_of_pages() {
-    let emulator = Emulator::start(DEVICES, &[]);
-    let attack = |index: usize, stop: &AtomicBool| {
-        let (mut machine, command) = with_list(&emulator, index, 1 << 12);
+    let bound = Bound {
+        all_pages: 2,
+        ..Bound::of_devices(2)
+    };
+    run(bound, 2, |emulator, index, stop| {
+        let (mut machine, command) = with_list(emulator, index, 1 << 12);
         let mut registered = 0;
         while !stop.load(Ordering::Relaxed) {
             match machine.execute(&command) {
@@ -211,12 +190,7 @@ fn maximum_number_of_pages() {
                 }
             }
         }
-    };
-    let bound = Bound {
-        all_pages: 2,
-        ..Bound::of_devices(2)
-    };
-    under(&emulator, &bound, attack, 2);
+    });
 }
 
 /// More devices than the program has threads that move packets. Each executes long commands, while another one writes to it.
@@ -229,9 +203,8 @@ fn long_commands_of_many_devices_that_others_write_to() {
     let threads = 2 * thread::available_parallelism().map_or(1, NonZero::get);
     let emulator = Emulator::start(2 + 2 * threads, &[]);
     let attack = |index: usize, stop: &AtomicBool| {
-        let [mut busy, mut accomplice] =
-            [2, 3].map(|first| End::new(&emulator.device(first + 2 * index), QpType::Srd));
-        End::introduce(&mut busy, &mut accomplice);
+        let sockets = [2, 3].map(|first| emulator.device(first + 2 * index));
+        let [mut busy, mut accomplice] = End::pair(sockets, QpType::Srd);
         let command = registration(&mut busy.machine, PAGES, 1);
         let write = Send::write(&busy.qp, &accomplice.region, &busy.region, LENGTH);
         let mut outstanding = 0;

@@ -16,27 +16,25 @@ mod peers;
 mod strangers;
 
 use std::{
-    collections::BTreeMap,
-    env, fs, hint,
+    env, hint,
+    io::{self, Read, Write},
+    net::{Ipv6Addr, TcpStream},
     num::NonZero,
+    os::unix::net::UnixStream,
     sync::{
         Mutex,
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
-use efa_hw::{admin::qp::QpType, features::NetworkAttr, io::CompStatus, regs::Register};
-use efa_testing::{
-    machine::{BOUNDS, Bound, Emulator, End, Thread, runnable_of},
-    qp::Send,
-    region::pattern,
-};
+use efa_testing::prelude::*;
 use rustix::{
     thread::set_current_timer_slack,
     time::{ClockId, clock_gettime},
 };
+use serde_json::{Value, json};
 
 /// Least part of the messages beside the control that bystanders have beside an attack.
 const RATE: f64 = 0.8;
@@ -77,17 +75,54 @@ fn is_alone() -> bool {
     env::var_os("EFA_SECONDS").is_some()
 }
 
+/// The guide, which has the limits on the memory of the process.
+const GUIDE: &str = include_str!("../../../../Documentation/emulator.md");
+
+/// Numbers of the users of a process's memory.
+#[derive(Clone, Copy, Default)]
+struct Bound {
+    devices: u64,
+    /// Devices of them with the maximum of registered pages.
+    all_pages: u64,
+    /// Emulators that have joined.
+    peers: u64,
+    /// Clients of the control socket.
+    clients: u64,
+}
+
+impl Bound {
+    /// Returns the bound of `devices` devices with few registered pages.
+    fn of_devices(devices: u64) -> Self {
+        Self {
+            devices,
+            ..Self::default()
+        }
+    }
+
+    /// Returns the limit on the process's memory, in bytes.
+    fn bytes(&self) -> u64 {
+        let limit = |(user, count): (&str, u64)| {
+            let row = GUIDE.split(&format!("\n| {user} | ")).nth(1);
+            let mib = row.and_then(|row| row.split_once(" MiB |")).expect(user).0;
+            count * mib.parse::<u64>().expect(user)
+        };
+        let users = [
+            ("the program itself", 1),
+            ("each device", self.devices),
+            (
+                "all pages of the memory regions of a device",
+                self.all_pages,
+            ),
+            ("each emulator that joins", self.peers),
+            ("each client of the control socket", self.clients),
+        ];
+        users.map(limit).iter().sum::<u64>() << 20
+    }
+}
+
 #[test]
 fn the_guide_has_the_bounds() {
-    let guide = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../Documentation/emulator.md"
-    );
-    let guide = fs::read_to_string(guide).unwrap();
-    for (what, mib) in BOUNDS {
-        let line = format!("\n| {what} | {mib} MiB |");
-        assert!(guide.contains(&line), "{line}");
-    }
+    assert_eq!(Bound::of_devices(2).bytes(), 896 << 20);
 }
 
 /// Results of the bystanders.
@@ -181,8 +216,9 @@ fn beside(
     threads: usize,
 ) -> (Seen, u64, Vec<f64>) {
     let stop = AtomicBool::new(false);
-    let runnable = || emulator.runnable().into_iter().chain(runnable_of("self"));
-    let (start, before) = (Instant::now(), BTreeMap::from_iter(runnable()));
+    let tasks = [emulator.proc("task"), "/proc/self/task".into()];
+    let all = || tasks.iter().flat_map(|task| runnable(task));
+    let (start, before) = (Instant::now(), BTreeMap::from_iter(all()));
     thread::scope(|scope| {
         for index in 0..threads {
             let stop = &stop;
@@ -195,7 +231,7 @@ fn beside(
         let most = most_memory(emulator, || {
             start.elapsed() < duration() / 2 && !bystander.is_finished()
         });
-        let others = runnable().filter(|(thread, _)| !OF_BYSTANDERS.contains(&&*thread.name));
+        let others = all().filter(|(thread, _)| !OF_BYSTANDERS.contains(&&*thread.name));
         let part = |(thread, time): (Thread, Duration)| {
             let before = before.get(&thread).copied().unwrap_or_default();
             (time - before).div_duration_f64(start.elapsed())
@@ -216,8 +252,7 @@ fn under(
     threads: usize,
 ) {
     let _alone = ALONE.lock();
-    let [mut a, mut b] = [0, 1].map(|device| End::new(&emulator.device(device), QpType::Srd));
-    End::introduce(&mut a, &mut b);
+    let [mut a, mut b] = End::pair([0, 1].map(|at| emulator.device(at)), QpType::Srd);
     let is_harmless = (0..ATTEMPTS).any(|_| {
         let (seen, most, parts) = beside(emulator, (&mut a, &mut b), &attack, threads);
         check_memory(most, bound);
@@ -235,6 +270,30 @@ fn under(
         is_harmless,
         "an attack delays bystanders more than other work does"
     );
+}
+
+/// Starts an emulator that others may join.
+fn listening() -> Emulator {
+    Emulator::listening(DEVICES, 0, free_address(), &[])
+}
+
+/// Starts an emulator that others may join, and runs an attack on it in some threads; returns it.
+fn run(
+    bound: Bound,
+    threads: usize,
+    attack: impl Fn(&Emulator, usize, &AtomicBool) + Sync,
+) -> Emulator {
+    let emulator = listening();
+    let attack = |index, stop: &AtomicBool| attack(&emulator, index, stop);
+    under(&emulator, &bound, attack, threads);
+    emulator
+}
+
+/// Checks that a machine writes to itself, so its device works.
+fn check(end: &mut End) {
+    end.connect(end.address);
+    let write = Send::write(&end.qp, &end.region, &end.region, 8);
+    assert_eq!(end.run(&write), CompStatus::Ok);
 }
 
 /// Derives the address of the device with an index from that of another one: they differ in their numbers.

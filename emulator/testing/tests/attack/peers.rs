@@ -2,22 +2,9 @@
 
 //! Attackers that join as other emulators do, and obey the protocol in all messages.
 
-use std::{
-    io::{Read, Write},
-    net::TcpStream,
-    sync::atomic::{AtomicBool, Ordering},
-    thread,
-    time::Duration,
-};
+use efa_testing::peer::{Ends, Message, Place, hello};
 
-use efa_hw::admin::qp::QpType;
-use efa_testing::{
-    machine::{Bound, Emulator, End, Machine},
-    peer::{Ends, Place, hello},
-    qp::{QKEY, Send},
-};
-
-use super::{DEVICES, address_like, devices::flood, under};
+use super::{devices::flood, *};
 
 /// Number of emulators that attack.
 const PEERS: usize = 2;
@@ -26,8 +13,8 @@ const PEERS: usize = 2;
 const BATCH: usize = 256;
 
 /// A queue pair of bystanders, and one that does not exist.
-const THEIRS: u64 = 1;
-const NONE: u64 = 200;
+const THEIRS: u16 = 1;
+const NONE: u16 = 200;
 
 /// Bytes of a message.
 const LENGTH: usize = 64;
@@ -60,7 +47,7 @@ fn join(
     index: usize,
     read_mode: ReadMode,
     stop: &AtomicBool,
-    packet: impl Fn(u64) -> Vec<u8>,
+    packet: impl Fn(u64) -> Message,
 ) {
     let mut numbers = 0_u64..;
     while !stop.load(Ordering::Relaxed) {
@@ -76,7 +63,8 @@ fn join(
                 scope.spawn(move || while reading.read(&mut [0; 1 << 16]).is_ok_and(|n| n > 0) {});
             }
             while joined && !stop.load(Ordering::Relaxed) {
-                let packets: Vec<_> = numbers.by_ref().take(BATCH).map(&packet).collect();
+                let packets = numbers.by_ref().take(BATCH);
+                let packets: Vec<_> = packets.map(|number| packet(number).framed()).collect();
                 joined = stream.write_all(&packets.concat()).is_ok();
             }
             let _ = stream.shutdown(std::net::Shutdown::Both);
@@ -98,7 +86,7 @@ fn send_to_bystanders(
     index: usize,
     read_mode: ReadMode,
     stop: &AtomicBool,
-    packet: impl Fn(u64, [Ends; 2]) -> Vec<u8>,
+    packet: impl Fn(u64, [Ends; 2]) -> Message,
 ) {
     let both = to_bystanders(emulator, index);
     join(emulator, index, read_mode, stop, |number| {
@@ -107,12 +95,10 @@ fn send_to_bystanders(
 }
 
 /// Runs an attack in which all attackers [send to bystanders](send_to_bystanders).
-fn attack_bystanders(read_mode: ReadMode, packet: impl Fn(u64, [Ends; 2]) -> Vec<u8> + Sync) {
-    let emulator = Emulator::listening(DEVICES, 0);
-    let attack = |index, stop: &AtomicBool| {
-        send_to_bystanders(&emulator, index, read_mode, stop, &packet);
-    };
-    under(&emulator, &bound(0), attack, PEERS);
+fn attack_bystanders(read_mode: ReadMode, packet: impl Fn(u64, [Ends; 2]) -> Message + Sync) {
+    run(bound(0), PEERS, |emulator, index, stop| {
+        send_to_bystanders(emulator, index, read_mode, stop, &packet);
+    });
 }
 
 #[test]
@@ -121,12 +107,12 @@ fn acknowledgements_of_packets_that_were_never_sent() {
     attack_bystanders(ReadMode::Reads, |number, both| {
         // Connections and packets of others, and ones that do not exist.
         let psn = [number / 8, u64::MAX][number as usize % 2];
-        both[number as usize % 2].ack(number % 7, psn)
+        both[number as usize % 2].ack(number % 7, psn, &[0])
     });
 }
 
 /// Returns a message, a write with a wrong key, or a datagram, for queue pairs that do and do not exist.
-fn mixed(number: u64, both: [Ends; 2]) -> Vec<u8> {
+fn mixed(number: u64, both: [Ends; 2]) -> Message {
     let ends = both[number as usize % 2];
     let psn = number / 2;
     let place = Place {
@@ -134,11 +120,12 @@ fn mixed(number: u64, both: [Ends; 2]) -> Vec<u8> {
         psn,
         floor: psn,
         message: psn,
+        offset: 0,
     };
     match psn % 3 {
         0 => ends.send(place, NONE, LENGTH),
         1 => ends.write(place, THEIRS, 77, LENGTH),
-        _ => ends.datagram(NONE, LENGTH),
+        _ => ends.datagram(NONE, None, LENGTH),
     }
 }
 
@@ -158,10 +145,9 @@ fn packets_with_unread_responses() {
 #[test]
 #[ignore = "an attack"]
 fn unread_packets() {
-    let emulator = Emulator::listening(DEVICES, 0);
-    let attack = |index: usize, stop: &AtomicBool| {
+    run(bound(2), 2 * PEERS, |emulator, index, stop| {
         if index < PEERS {
-            return send_to_bystanders(&emulator, index, ReadMode::NeverReads, stop, mixed);
+            return send_to_bystanders(emulator, index, ReadMode::NeverReads, stop, mixed);
         }
         let index = index - PEERS;
         let kind = [QpType::Srd, QpType::Ud][index];
@@ -169,15 +155,14 @@ fn unread_packets() {
         end.connect(own_address(index));
         let send = Send::message(&end.qp, &end.region, 8000);
         flood(&mut end, &[send], stop);
-    };
-    under(&emulator, &bound(2), attack, 2 * PEERS);
+    });
 }
 
 /// All messages are for a queue pair that has no receive work request.
 #[test]
 #[ignore = "an attack"]
 fn one_victim() {
-    let emulator = Emulator::listening(DEVICES, 0);
+    let emulator = listening();
     let mut victim = End::new(&emulator.device(2), QpType::Srd);
     victim.fill(&[1; LENGTH]);
     let attack = |index, stop: &AtomicBool| {
@@ -186,13 +171,14 @@ fn one_victim() {
             to: victim.address,
             qkey: QKEY,
         };
-        let number = victim.qp.number.into();
+        let number = victim.qp.number;
         join(&emulator, index, ReadMode::Reads, stop, |psn| {
             let place = Place {
                 connection: 1,
                 psn,
                 floor: psn.saturating_sub(4000),
                 message: psn,
+                offset: 0,
             };
             ends.send(place, number, LENGTH)
         });
@@ -200,9 +186,7 @@ fn one_victim() {
     under(&emulator, &bound(1), attack, PEERS);
     // It has no completion, and still works.
     assert_eq!(victim.poll().map(|end| end.status), None);
-    victim.connect(victim.address);
-    let write = Send::write(&victim.qp, &victim.region, &victim.region, 8);
-    assert_eq!(victim.run(&write), efa_hw::io::CompStatus::Ok);
+    check(&mut victim);
 }
 
 /// Connections without end, of which each takes a record.
@@ -214,8 +198,8 @@ fn as_much_state_as_possible() {
         let place = Place {
             connection: number / 16,
             psn: 1 + number % 16,
-            floor: 0,
             message: number,
+            ..Place::default()
         };
         both[number as usize / 16 % 2].send(place, NONE, 0)
     });

@@ -2,23 +2,7 @@
 
 //! Attackers that connect to the sockets, and send nothing or meaningless bytes.
 
-use std::{
-    io::{Read, Write},
-    net::TcpStream,
-    os::unix::net::UnixStream,
-    sync::atomic::{AtomicBool, Ordering},
-    thread,
-    time::Duration,
-};
-
-use efa_hw::{admin::qp::QpType, io::CompStatus};
-use efa_testing::{
-    machine::{Bound, Emulator, End},
-    qp::Send,
-    region::pattern,
-};
-
-use super::{DEVICES, under};
+use super::*;
 
 /// Bound on memory with the maximum number of clients.
 const STRANGERS: Bound = Bound {
@@ -31,8 +15,7 @@ const STRANGERS: Bound = Bound {
 #[test]
 #[ignore = "an attack"]
 fn silent_connections() {
-    let emulator = Emulator::listening(DEVICES, 0);
-    let attack = |_, stop: &AtomicBool| {
+    let emulator = run(STRANGERS, 1, |emulator, _, stop| {
         let mut kept: Vec<Box<dyn std::any::Any>> = Vec::new();
         while !stop.load(Ordering::Relaxed) {
             kept.extend(UnixStream::connect(emulator.control()).map(|s| Box::new(s) as _));
@@ -43,23 +26,16 @@ fn silent_connections() {
             }
             thread::sleep(Duration::from_millis(1));
         }
-    };
-    under(&emulator, &STRANGERS, attack, 1);
+    });
     // A client with a request is served as soon as the attackers are disconnected.
-    let mut end = End::new(&emulator.device(5), QpType::Srd);
-    let own = end.address;
-    end.connect(own);
-    let peer = end.qp.clone();
-    let write = Send::write(&peer, &end.region, &end.region, 8);
-    assert_eq!(end.run(&write), CompStatus::Ok);
+    check(&mut End::new(&emulator.device(5), QpType::Srd));
     emulator.ask(&serde_json::json!({"command": "devices"}));
 }
 
 #[test]
 #[ignore = "an attack"]
 fn arbitrary_bytes() {
-    let emulator = Emulator::listening(DEVICES, 0);
-    let attack = |index: usize, stop: &AtomicBool| {
+    run(STRANGERS, 2, |emulator, index, stop| {
         let mut round = 0;
         while !stop.load(Ordering::Relaxed) {
             round += 1;
@@ -77,6 +53,5 @@ fn arbitrary_bytes() {
                 let _ = stream.write_all(&bytes);
             }
         }
-    };
-    under(&emulator, &STRANGERS, attack, 2);
+    });
 }

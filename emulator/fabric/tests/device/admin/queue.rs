@@ -99,7 +99,8 @@ fn entries_of_another_protocol() {
         let mut driver = Driver::new(profile);
         let right = driver.protocol;
         driver.reset(ResetReason::Normal);
-        driver.set_up_for(other, 0, 0);
+        driver.protocol = other;
+        driver.set_up();
         driver.submit(&AllocPd {});
         assert!(driver.completion().is_none());
         let state = driver.device.state();

@@ -203,7 +203,11 @@ fn permissions() {
         assert_eq!(is_writable(&mut peers), permissions.remote_write_enable);
         let status = peers.outcome(&peers.read(8));
         assert_eq!(status == OK, permissions.remote_read_enable);
-        let (read, write) = (peers.read_back(8), peers.write_back(8));
+        let write = peers.write_back(8);
+        let read = Send {
+            operation: OpType::RdmaRead.into(),
+            ..write.clone()
+        };
         let status = outcome(&mut peers, &read);
         assert_eq!(status == OK, permissions.local_write_enable);
         // Sending from it needs none.

@@ -35,7 +35,8 @@ fn queue_pairs_that_are_reset() {
         fill(&mut peers);
         let held = peers.fabric.held(PortId(0));
         assert_eq!(held, OF_QUEUE, "after {cycle} cycles");
-        peers.restart(0);
+        peers.modify(0, QpState::Reset);
+        peers.start(0);
     }
 }
 
@@ -67,7 +68,8 @@ fn queue_pairs_with_packets_in_a_slow_network() {
         }
         peers.ring();
         peers.run();
-        peers.restart(0);
+        peers.modify(0, QpState::Reset);
+        peers.start(0);
     }
     peers.run_for(Duration::from_secs(11));
     assert_eq!(arrived.take(), MOST);

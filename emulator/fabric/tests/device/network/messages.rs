@@ -91,7 +91,7 @@ fn relaxed_ordering() {
         let device: DeviceAttr = peers.driver(PortId(1), |driver| driver.feature().unwrap());
         assert!(device.device_caps.relaxed_ordering);
         let pages = peers.world(PortId(1), |world| vec![world.map(1); 2]);
-        let [mut to, second] = relaxed.map(|relaxed_ordering| {
+        let [to, second] = relaxed.map(|relaxed_ordering| {
             let mut command = reg_mr(peers.qps[1].pd, 0, ALL.into());
             command.permissions = RegMrPermissions {
                 relaxed_ordering,
@@ -101,7 +101,6 @@ fn relaxed_ordering() {
                 Region::new(driver, pages.clone(), command)
             })
         });
-        to.port = PortId(1);
         peers.regions[1] = to;
         let check = |peers: &mut Peers, header, is_relaxed| {
             let page = PAGE as usize;

@@ -261,7 +261,7 @@ impl Drop for Stopped<'_> {
 
 /// Threads that move packets, with a substitute for each that is stuck.
 struct Threads {
-    fabric: Arc<Fabric<Computer>>,
+    fabric: Arc<Fabric<World>>,
     now: Duration,
     /// Number of calls of `run`, each of which takes a microsecond.
     calls: AtomicU64,
@@ -316,7 +316,7 @@ fn devices_do_not_wait_for_the_memory_of_another_guest() {
         other.post(&mut net, what);
         let memory = net
             .fabric
-            .with_guest(PortId(slow), |computer| Arc::clone(&computer.stuck));
+            .with_guest(PortId(slow), |world| Arc::clone(&world.stuck));
         let stuck = memory.write().unwrap();
         let threads = Threads::start(&net);
         let stopped = Stopped(&threads.stop);

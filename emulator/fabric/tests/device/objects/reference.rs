@@ -283,7 +283,10 @@ impl Both {
                 (command.send_cq_idx, command.recv_cq_idx) = (send.1, receive.1);
                 self.execute(&command)
             }
-            Kind::Ah => self.execute(&create_ah(pd_, peer)),
+            Kind::Ah => self.execute(&CreateAh {
+                dest_addr: [peer; 16],
+                pd: pd_,
+            }),
             Kind::Mr if has_events || max_pages == 0 => self.execute(&alloc_mr(pd_, max_pages)),
             Kind::Mr => {
                 let mut command = reg_mr(pd_, PAGE, PAGE * u64::from(max_pages));

@@ -58,7 +58,11 @@ fn receivers_that_are_not_ready() {
     for retries in [Some(0), Some(1), Some(6), Some(7), None] {
         let mut peers = ideal();
         if let Some(retries) = retries {
-            peers.net.set_rnr_retry(&peers.qps[0], retries);
+            let mut command = to_state(peers.qps[0].number.into(), QpState::Rts);
+            command.modify_mask = ModifyQpMask::default();
+            command.modify_mask.rnr_retry = true;
+            command.rnr_retry = retries;
+            peers.execute(PortId(0), &command).unwrap();
         }
         let start = peers.now;
         peers.post(&peers.message(100));

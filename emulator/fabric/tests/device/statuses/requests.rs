@@ -296,7 +296,8 @@ fn more_work_requests_than_there_is_room_for() {
     peers.run();
     assert_eq!((peers.polled(0), peers.protocol_errors()), (vec![], 1));
     // The peer's receive queue has one work request. Its doorbell then announces more than the queue has room for.
-    peers.net.overrun_receive(&peers.qps[1]);
+    let doorbell = peers.qps[1].doorbells[1];
+    peers.doorbell(PortId(1), doorbell, 1 + u32::from(DEPTH));
     assert_eq!(peers.status(1), CompStatus::Flushed);
     assert_eq!(peers.protocol_errors(), 2);
 }
