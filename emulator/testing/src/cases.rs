@@ -14,10 +14,10 @@ use crate::{
 /// Two queue pairs, 0 and 1, each with a region.
 pub trait Pair {
     /// Returns one of the queue pairs.
-    fn qp(&self, at: usize) -> &Qp;
+    fn qp_at(&self, at: usize) -> &Qp;
 
     /// Returns its region, of at least 250 pages.
-    fn region(&self, at: usize) -> &Region;
+    fn region_at(&self, at: usize) -> &Region;
 
     /// Writes to the start of its region.
     fn fill(&mut self, at: usize, bytes: &[u8]);
@@ -39,11 +39,11 @@ pub trait Pair {
 }
 
 impl Pair for [End; 2] {
-    fn qp(&self, at: usize) -> &Qp {
+    fn qp_at(&self, at: usize) -> &Qp {
         &self[at].qp
     }
 
-    fn region(&self, at: usize) -> &Region {
+    fn region_at(&self, at: usize) -> &Region {
         &self[at].region
     }
 
@@ -92,15 +92,15 @@ fn assert_ok(completion: &Cdesc, queue: QueueType, operation: OpType) {
 
 /// Returns a message from the region to the other queue pair.
 fn message(pair: &impl Pair, from: usize, length: u32) -> Send {
-    Send::message(pair.qp(1 - from), pair.region(from), length)
+    Send::message(pair.qp_at(1 - from), pair.region_at(from), length)
 }
 
 /// Returns a write from the region to the other one.
 fn write(pair: &impl Pair, from: usize, length: u32) -> Send {
     Send::write(
-        pair.qp(1 - from),
-        pair.region(from),
-        pair.region(1 - from),
+        pair.qp_at(1 - from),
+        pair.region_at(from),
+        pair.region_at(1 - from),
         length,
     )
 }
@@ -115,7 +115,7 @@ fn messages_of_all_lengths(pair: &mut impl Pair, from: usize) {
     for length in [0, 1, 7, 8, 9, 64, 4095, 4096, 4097, 8928] {
         let bytes = pattern(length as usize, length.into());
         pair.fill(from, &bytes);
-        let place = buffer(pair.region(to), 0, 9000);
+        let place = buffer(pair.region_at(to), 0, 9000);
         let received = pair.receive(to, &[place]);
         let mut send = message(pair, from, length);
         send.immediate = (length % 2 == 0).then_some(length);
@@ -125,13 +125,13 @@ fn messages_of_all_lengths(pair: &mut impl Pair, from: usize) {
         assert_ok(&completion, QueueType::Send, OpType::Send);
         assert_eq!(
             (completion.req_id, completion.qp_num),
-            (sent, pair.qp(from).number)
+            (sent, pair.qp_at(from).number)
         );
         assert_eq!((completion.length, completion.ah), (0, 0));
 
         let completion = pair.wait(to);
         assert_ok(&completion, QueueType::Receive, OpType::Send);
-        let (own, peer) = (pair.qp(to), pair.qp(from));
+        let (own, peer) = (pair.qp_at(to), pair.qp_at(from));
         assert_eq!(
             (completion.req_id, completion.qp_num),
             (received, own.number)
@@ -153,7 +153,7 @@ fn several_buffers_on_both_sides(pair: &mut impl Pair, from: usize) {
     pair.fill(from, &bytes);
     pair.fill(to, &[0; 8000]);
     let parts = [(5000, 100), (0, 4990), (6000, 2000)];
-    let buffers = parts.map(|(offset, length)| buffer(pair.region(to), offset, length));
+    let buffers = parts.map(|(offset, length)| buffer(pair.region_at(to), offset, length));
     pair.receive(to, &buffers);
     // The second half of the memory is sent first.
     let mut send = message(pair, from, 3000);
@@ -173,14 +173,14 @@ fn several_buffers_on_both_sides(pair: &mut impl Pair, from: usize) {
 /// Messages and writes with inline data, up to the maximum.
 fn inline_data(pair: &mut impl Pair, from: usize) {
     let to = 1 - from;
-    let room = pair.qp(from).wqe_size as usize;
+    let room = pair.qp_at(from).wqe_size as usize;
     for length in [1, (room - 32).min(80)] {
         let bytes = pattern(length, 5);
-        let place = buffer(pair.region(to), 0, 100);
+        let place = buffer(pair.region_at(to), 0, 100);
         pair.receive(to, &[place]);
         let send = Send {
             inline: Some(bytes.clone()),
-            peer_qp: pair.qp(to).number,
+            peer_qp: pair.qp_at(to).number,
             ..Send::default()
         };
         pair.post(from, &send);
@@ -208,7 +208,7 @@ fn inline_data(pair: &mut impl Pair, from: usize) {
 fn writes_and_reads_of_all_lengths(pair: &mut impl Pair, from: usize) {
     let to = 1 - from;
     // As many whole pages as fit into both regions.
-    let most = (pair.region(0).pages().len() as u32 - 1) * PAGE as u32;
+    let most = (pair.region_at(0).pages().len() as u32 - 1) * PAGE as u32;
     for length in [0, 1, 4096, 8928, 8929, most] {
         let bytes = pattern(length as usize, length.into());
         pair.fill(from, &bytes);
@@ -232,7 +232,7 @@ fn a_write_with_immediate_data(pair: &mut impl Pair, from: usize) {
     let to = 1 - from;
     let bytes = pattern(LENGTH as usize, 3);
     pair.fill(from, &bytes);
-    let place = buffer(pair.region(to), 0, 1);
+    let place = buffer(pair.region_at(to), 0, 1);
     let received = pair.receive(to, &[place]);
     let mut send = write(pair, from, LENGTH);
     send.immediate = Some(0xdead_beef);

@@ -2,6 +2,8 @@
 
 //! Registered memory of a driver over any bus.
 
+use std::ops::Range;
+
 use efa_fabric::PortId;
 use efa_hw::{
     admin::{
@@ -81,17 +83,17 @@ impl Region {
         self.pages.len() * PAGE as usize - (self.iova % PAGE) as usize
     }
 
-    /// Splits `length` bytes from `offset` on at page boundaries; returns the bus address and the length of each part.
-    fn parts(&self, offset: u64, length: usize) -> impl Iterator<Item = (u64, usize)> {
+    /// Splits `length` bytes from `offset` on at page boundaries; returns the bus address and the range of each part.
+    fn parts(&self, offset: u64, length: usize) -> impl Iterator<Item = (u64, Range<usize>)> {
         let start = self.iova % PAGE + offset;
-        let end = start + length as u64;
-        let mut at = start;
+        let mut done = 0;
         std::iter::from_fn(move || {
-            (at < end).then(|| {
+            let at = start + done as u64;
+            (done < length).then(|| {
                 let address = self.pages[(at / PAGE) as usize] + at % PAGE;
                 // CAST: at most a page.
-                let part = (PAGE - at % PAGE).min(end - at) as usize;
-                at += part as u64;
+                let part = done..length.min(done + (PAGE - at % PAGE) as usize);
+                done = part.end;
                 (address, part)
             })
         })
@@ -99,22 +101,16 @@ impl Region {
 
     /// Writes to it, as the program does.
     pub fn fill(&self, memory: &impl Memory, offset: u64, bytes: &[u8]) {
-        let mut rest = bytes;
-        for (address, length) in self.parts(offset, bytes.len()) {
-            let (part, others) = rest.split_at(length);
-            memory.store(address, part);
-            rest = others;
+        for (address, part) in self.parts(offset, bytes.len()) {
+            memory.store(address, &bytes[part]);
         }
     }
 
     /// Reads it, as the program does.
     pub fn content(&self, memory: &impl Memory, offset: u64, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
-        let mut rest = &mut bytes[..];
-        for (address, length) in self.parts(offset, length) {
-            let (part, others) = rest.split_at_mut(length);
-            memory.load(address, part);
-            rest = others;
+        for (address, part) in self.parts(offset, length) {
+            memory.load(address, &mut bytes[part]);
         }
         bytes
     }

@@ -23,13 +23,8 @@ const RECEIVE: u8 = 5;
 const COMPLETION: u8 = 6;
 const EVENT: u8 = 7;
 
-/// Sends one message of 64 bytes from the first device to the second.
-fn send(emulator: &Emulator) {
-    send_by(emulator, QpType::Srd, &[0xa5; 64]);
-}
-
 /// Sends one message or datagram from the first device to the second.
-fn send_by(emulator: &Emulator, qp_type: QpType, bytes: &[u8]) {
+fn send(emulator: &Emulator, qp_type: QpType, bytes: &[u8]) {
     let [mut a, mut b] = End::pair([0, 1].map(|at| emulator.device(at)), qp_type);
     a.fill(bytes);
     b.receive(0, 8928);
@@ -58,7 +53,7 @@ fn work_requests_and_completions_are_traced() {
     let path = folder.path().join("trace");
     let trace = ["--trace", path.to_str().unwrap(), "--trace-filter", "work"];
     let emulator = Emulator::start(2, &trace);
-    send(&emulator);
+    send(&emulator, QpType::Srd, &[0xa5; 64]);
     let lines = lines(&path, 4);
     let starts = [
         "0 sq 1 SEND(req_id=0, ctrl2=comp_req, dest_qp_num=1, length=1, immediate_data=0x0, ah=1, ",
@@ -198,9 +193,9 @@ fn wireshark_shows_a_capture() {
     fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
     let path = folder.path().join("efa.pcapng");
     let emulator = Emulator::start(2, &["--capture", path.to_str().unwrap()]);
-    send(&emulator);
+    send(&emulator, QpType::Srd, &[0xa5; 64]);
     transfer(&emulator);
-    send_by(&emulator, QpType::Ud, &[0; 100]);
+    send(&emulator, QpType::Ud, &[0; 100]);
     let records = records(&path, |records| {
         let others = records.iter().filter(|record| record.kind() != EVENT);
         others.count() >= SHOWN.lines().count()
@@ -247,6 +242,8 @@ fn a_capture_of_two_emulators_has_both_sides() {
     let [mut a, mut b] = End::pair(sockets, QpType::Srd);
     b.receive(0, 8928);
     a.write_to(&b, &[1; 20_000]);
+    let message = Send::message(&b.qp, &a.region, 64);
+    assert_eq!([a.run(&message), b.wait()], [CompStatus::Ok; 2]);
     b.write_to(&a, &[2; 20_000]);
     let read = Send::read(&a.qp, &b.region, &a.region, 20_000);
     assert_eq!(b.run(&read), CompStatus::Ok);
@@ -262,10 +259,10 @@ fn a_capture_of_two_emulators_has_both_sides() {
             count(records, DATA, Some(direction)) >= data
                 && count(records, ACK, Some(direction)) >= 10 - data
         });
-        packets && count(records, COMPLETION, None) == 2
+        packets && count(records, COMPLETION, None) == 3
     });
     let work = [SEND, RECEIVE, COMPLETION].map(|kind| count(&records, kind, None));
-    assert_eq!(work, [2, 1, 2]);
+    assert_eq!(work, [2, 1, 3]);
     assert!(records.iter().all(|record| record.device == 0));
     // A part of a message that arrives from another emulator has its payload with it.
     let of = |kind| records.iter().filter(move |record| record.kind() == kind);

@@ -187,11 +187,11 @@ impl Programs {
 }
 
 impl Pair for Programs {
-    fn qp(&self, at: usize) -> &Qp {
+    fn qp_at(&self, at: usize) -> &Qp {
         &self.qps[at]
     }
 
-    fn region(&self, at: usize) -> &Region {
+    fn region_at(&self, at: usize) -> &Region {
         &self.regions[at]
     }
 

@@ -178,11 +178,11 @@ impl Peers {
 }
 
 impl Pair for Peers {
-    fn qp(&self, at: usize) -> &Qp {
+    fn qp_at(&self, at: usize) -> &Qp {
         &self.qps[at]
     }
 
-    fn region(&self, at: usize) -> &Region {
+    fn region_at(&self, at: usize) -> &Region {
         &self.regions[at]
     }
 
