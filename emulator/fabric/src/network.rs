@@ -77,6 +77,8 @@ impl Counters {
 #[derive(Debug)]
 struct State<P> {
     random: Rng,
+    /// Whether each path has lost its last packet. The last entry is that of packets that use no path.
+    lost: Vec<bool>,
     up: Vec<Link>,
     /// Links of the paths. With racks, each rack has an uplink and a downlink per path.
     paths: Vec<Link>,
@@ -150,6 +152,7 @@ impl<P> Network<P> {
             counters: (0..paths).map(|_| Counters::default()).collect(),
             state: Mutex::new(State {
                 random: Rng::with_seed(seed),
+                lost: vec![false; paths + 1],
                 up: Vec::new(),
                 paths: Vec::new(),
                 down: Vec::new(),
@@ -245,7 +248,7 @@ impl<P> Network<P> {
             Some(_) => (
                 settings.loss_of(path),
                 settings.is_down(path),
-                settings.delay_of(path),
+                settings.delay_of(path, now),
             ),
             None => (settings.loss, false, micros(settings.delay_us)),
         };
@@ -253,7 +256,8 @@ impl<P> Network<P> {
         let left = state.up[from]
             .take(now, bytes, settings.card(), u32::MAX)
             .unwrap_or(now);
-        if is_down || loss > 0.0 && state.random.f64() < loss {
+        let place = racks.map_or(usize::from(Settings::MAX_PATHS), |_| path.into());
+        if is_down || loss > 0.0 && state.loses(place, loss, settings.burst) {
             if racks.is_some() {
                 counters.lost.fetch_add(packets.into(), Atomic::Relaxed);
             }
@@ -317,6 +321,18 @@ impl<P> Network<P> {
 }
 
 impl<P> State<P> {
+    /// Decides at random whether a packet at a place is lost, the more likely after a loss the longer bursts are.
+    fn loses(&mut self, place: usize, loss: f64, burst: f64) -> bool {
+        let again = loss.max(1.0 - 1.0 / burst);
+        let part = match self.lost[place] {
+            true => again,
+            false if loss < 1.0 => loss * (1.0 - again) / (1.0 - loss),
+            false => 1.0,
+        };
+        self.lost[place] = self.random.f64() < part;
+        self.lost[place]
+    }
+
     /// Moves a packet to its next stage; returns its time, or `None` if the packet is dropped because a buffer is full.
     fn advance(
         &mut self,
@@ -414,6 +430,49 @@ mod tests {
         // Two packets of a sender, and one of another. The cards of sender and receiver work at the same time.
         let sent = [(0, 4, 0), (0, 4, 1), (1, 4, 0)];
         assert_eq!(arrivals(&settings, &sent), [200, 400, 300]);
+    }
+
+    #[test]
+    fn losses_come_in_bursts() {
+        for (loss, burst, in_a_row) in [(0.1, 1.0, 1.0 / 0.9), (0.1, 8.0, 8.0), (1.0, 4.0, 2e5)] {
+            let network = Network::new(
+                Settings {
+                    loss,
+                    burst,
+                    ..Settings::default()
+                },
+                1,
+            );
+            network.set_ports(2);
+            let arrives = |_| {
+                let sent = network.send(Duration::ZERO, (0, 1), 0, LOAD, ());
+                sent.unwrap().1.is_some()
+            };
+            let arrived: Vec<_> = (0..200_000).map(arrives).collect();
+            let lost = arrived.iter().filter(|arrived| !**arrived).count() as f64;
+            let bursts = arrived
+                .split(|arrived| *arrived)
+                .filter(|lost| !lost.is_empty());
+            let (part, mean) = (lost / 2e5, lost / bursts.count() as f64);
+            assert!((part / loss - 1.0).abs() < 0.1, "{loss} {burst}: {part}");
+            assert!(
+                (mean / in_a_row - 1.0).abs() < 0.1,
+                "{loss} {burst}: {mean}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_delay_of_a_path_rises_and_falls() {
+        let settings =
+            settings(r#"{"delay_us":5.0,"path":[{},{"swing_us":100.0,"swing_ms":2.0}]}"#);
+        let at = |us| settings.delay_of(1, Duration::from_micros(us)).as_micros();
+        assert_eq!([0, 500, 1000, 1500, 2000].map(at), [5, 55, 105, 55, 5]);
+        assert_eq!(
+            settings.delay_of(0, Duration::from_millis(1)).as_micros(),
+            5
+        );
+        assert!(!settings.is_ideal());
     }
 
     #[test]

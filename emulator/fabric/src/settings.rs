@@ -2,7 +2,7 @@
 
 //! Settings of the network.
 
-use std::{net::Ipv6Addr, ops::RangeInclusive, time::Duration};
+use std::{net::Ipv6Addr, time::Duration};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -23,6 +23,9 @@ pub struct Settings {
     pub jitter_us: f64,
     /// Fraction of packets that is lost, from 0 to 1.
     pub loss: f64,
+    /// Minimum of the mean number of packets of a path that are lost one after the other, at least 1. `loss` stays the fraction of
+    /// all packets: losses are Gilbert's ("Capacity of a Burst-Noise Channel", Bell System Technical Journal 39(5), 1960).
+    pub burst: f64,
     /// Fraction of packets of SRD messages that the network duplicates, from 0 to 1.
     pub duplicate: f64,
     /// Fraction of packets with payload that arrive with one wrong bit, from 0 to 1. The error is not detected.
@@ -60,15 +63,31 @@ pub struct Denied {
 }
 
 /// Settings that differ on one path.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct PathSettings {
     /// Whether the path accepts packets and loses all of them.
     pub down: bool,
     /// Minimum delay of a packet, in microseconds.
     pub delay_us: Option<f64>,
+    /// Maximum of an addition to the delay that rises from 0 and falls again within each `swing_ms`, in microseconds.
+    pub swing_us: f64,
+    /// Period of this addition, in milliseconds.
+    pub swing_ms: f64,
     /// Fraction of packets that is lost, from 0 to 1.
     pub loss: Option<f64>,
+}
+
+impl Default for PathSettings {
+    fn default() -> Self {
+        Self {
+            down: false,
+            delay_us: None,
+            swing_us: 0.0,
+            swing_ms: 1000.0,
+            loss: None,
+        }
+    }
 }
 
 impl Default for Settings {
@@ -79,6 +98,7 @@ impl Default for Settings {
             delay_us: 0.0,
             jitter_us: 0.0,
             loss: 0.0,
+            burst: 1.0,
             duplicate: 0.0,
             flip: 0.0,
             link_gbps: 0.0,
@@ -147,18 +167,31 @@ impl Settings {
                 Self::MAX_PATHS
             ));
         }
-        let delays = 0.0..=Self::MAX_DELAY_US;
-        within("loss", [self.loss], 0.0..=1.0)?;
-        within("duplicate", [self.duplicate], 0.0..=1.0)?;
-        within("flip", [self.flip], 0.0..=1.0)?;
-        let of_paths = self.path.iter().filter_map(|path| path.loss);
-        within("loss of a path", of_paths, 0.0..=1.0)?;
-        within("delay_us", [self.delay_us], delays.clone())?;
-        within("jitter_us", [self.jitter_us], delays.clone())?;
-        within("packet_ns", [self.packet_ns], delays.clone())?;
-        let of_paths = self.path.iter().filter_map(|path| path.delay_us);
-        within("delay_us of a path", of_paths, delays)?;
-        within("silence_s", [self.silence_s], 0.1..=Self::MAX_SILENCE_S)?;
+        let (part, delay) = (0.0..=1.0, 0.0..=Self::MAX_DELAY_US);
+        let of_network = [
+            ("loss", self.loss, &part),
+            ("burst", self.burst, &(1.0..=1e6)),
+            ("duplicate", self.duplicate, &part),
+            ("flip", self.flip, &part),
+            ("delay_us", self.delay_us, &delay),
+            ("jitter_us", self.jitter_us, &delay),
+            ("packet_ns", self.packet_ns, &delay),
+            ("silence_s", self.silence_s, &(0.1..=Self::MAX_SILENCE_S)),
+        ];
+        let of_paths = self.path.iter().flat_map(|path| {
+            [
+                ("loss of a path", path.loss.unwrap_or(0.0), &part),
+                ("delay_us of a path", path.delay_us.unwrap_or(0.0), &delay),
+                ("swing_us of a path", path.swing_us, &delay),
+                ("swing_ms of a path", path.swing_ms, &(0.001..=1e6)),
+            ]
+        });
+        for (name, value, limits) in of_network.into_iter().chain(of_paths) {
+            if !limits.contains(&value) {
+                let (least, most) = (limits.start(), limits.end());
+                return Err(format!("{name} must be between {least} and {most}"));
+            }
+        }
         for (name, rate) in [("link_gbps", self.link_gbps), ("path_gbps", self.path_gbps)] {
             if !(rate == 0.0 || (1e-6..=1e6).contains(&rate)) {
                 return Err(format!("{name} must be 0 or between 0.000001 and 1000000"));
@@ -200,7 +233,8 @@ impl Settings {
     /// Whether every packet arrives immediately and unchanged.
     pub fn is_ideal(&self) -> bool {
         let as_sent = |path: &PathSettings| {
-            !path.down && path.delay_us.unwrap_or(0.0) == 0.0 && path.loss.unwrap_or(0.0) == 0.0
+            let values = [path.delay_us, path.loss, Some(path.swing_us)];
+            !path.down && values.iter().flatten().all(|value| *value == 0.0)
         };
         let faults = [self.loss, self.duplicate, self.flip];
         !self.has_rate()
@@ -220,38 +254,29 @@ impl Settings {
         (racks.0 != racks.1).then_some(racks)
     }
 
-    pub(crate) fn is_down(&self, path: u16) -> bool {
-        self.path
-            .get(usize::from(path))
-            .is_some_and(|path| path.down)
+    fn of(&self, path: u16) -> Option<&PathSettings> {
+        self.path.get(usize::from(path))
+    }
+
+    /// Whether a path accepts packets and loses all of them.
+    pub fn is_down(&self, path: u16) -> bool {
+        self.of(path).is_some_and(|path| path.down)
     }
 
     pub(crate) fn loss_of(&self, path: u16) -> f64 {
-        let own = self.path.get(usize::from(path)).and_then(|path| path.loss);
+        let own = self.of(path).and_then(|path| path.loss);
         own.unwrap_or(self.loss)
     }
 
-    pub(crate) fn delay_of(&self, path: u16) -> Duration {
-        let own = self
-            .path
-            .get(usize::from(path))
-            .and_then(|path| path.delay_us);
-        micros(own.unwrap_or(self.delay_us))
-    }
-}
-
-/// Checks that values are within limits, or returns an error about this name.
-fn within(
-    name: &str,
-    values: impl IntoIterator<Item = f64>,
-    limits: RangeInclusive<f64>,
-) -> Result<(), String> {
-    match values.into_iter().all(|value| limits.contains(&value)) {
-        true => Ok(()),
-        false => {
-            let (least, most) = limits.into_inner();
-            Err(format!("{name} must be between {least} and {most}"))
-        }
+    /// Returns the minimum delay of a path at a time.
+    pub(crate) fn delay_of(&self, path: u16, now: Duration) -> Duration {
+        let own = self.of(path);
+        let least = own.and_then(|path| path.delay_us).unwrap_or(self.delay_us);
+        let swing = own.map_or(0.0, |path| {
+            let part = now.as_secs_f64() * 1e3 / path.swing_ms % 1.0;
+            path.swing_us * (1.0 - (2.0 * part - 1.0).abs())
+        });
+        micros(least + swing)
     }
 }
 

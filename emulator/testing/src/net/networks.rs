@@ -19,12 +19,18 @@ pub fn delay(delay_us: f64) -> Settings {
     }
 }
 
-/// Returns networks with their names: with delay only, loss, reordering, both and duplicates, a path that is down, and slow links.
+/// Returns networks with their names: with delay only, losses in bursts, reordering, both and duplicates, a path that is down, and slow links.
 pub fn networks() -> [(&'static str, Settings); 6] {
     [
         ("a network with delay only", ""),
-        ("a network with loss", r#","loss":0.1"#),
-        ("a network with reordering", r#","jitter_us":200.0"#),
+        (
+            "a network with bursts of losses",
+            r#","loss":0.1,"burst":4.0"#,
+        ),
+        (
+            "a network with reordering",
+            r#","jitter_us":200.0,"path":[{"swing_us":100.0,"swing_ms":5.0}]"#,
+        ),
         (
             "a network with loss and reordering",
             r#","loss":0.05,"duplicate":0.1,"jitter_us":500.0"#,

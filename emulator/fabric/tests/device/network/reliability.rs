@@ -50,7 +50,7 @@ fn each_message_arrives_once() {
         assert_eq!((arrived.len(), distinct.len()), (1008, 1008), "{name}");
         let in_order = arrived.is_sorted();
         assert_eq!(in_order, name == "a network with delay only", "{name}");
-        let lossy = settings.loss > 0.0 || !settings.path.is_empty();
+        let lossy = settings.loss > 0.0 || settings.is_down(0);
         assert_eq!(retransmitted(&mut peers) > 0, lossy, "{name}");
         assert_eq!(peers.protocol_errors(), 0, "{name}");
     }
