@@ -30,7 +30,7 @@ commands! {
 macro_rules! features {
     ($($name:ident)*) => {
         /// Returns the fields of a feature that a driver reads.
-        pub(crate) fn attributes_of(feature: u8) -> &'static [Item] {
+        pub fn attributes_of(feature: u8) -> &'static [Item] {
             match FeatureId::try_from(feature) {
                 $(Ok(FeatureId::$name) => $name::FIELDS,)*
                 Ok(FeatureId::HostInfo) | Err(_) => &[],

@@ -104,7 +104,7 @@ pub use faults::{
 };
 pub use host::Host;
 pub use latency::{CommandTimes, Histogram, Times};
-pub use layouts::fields_of;
+pub use layouts::{attributes_of, fields_of};
 pub use profile::{
     attributes::Overrides,
     config::Config,

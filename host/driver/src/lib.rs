@@ -22,6 +22,7 @@ pub mod choices;
 pub mod client;
 pub mod fault;
 pub mod hardware;
+pub mod inputs;
 pub mod known;
 pub mod life;
 pub mod operator;

@@ -21,6 +21,7 @@ use crate::{
     client::{Objects, Ulp, DIRECT, WORKQUEUE},
     fault,
     hardware::Liar,
+    inputs::Input,
     operator,
     rig::{run_without_end, Rig, PROFILES, SECOND},
     user::{self, Trust, User},
@@ -352,6 +353,10 @@ impl Life {
     fn rule(&self, choices: &mut dyn Choices) -> Rule {
         let writes_on = self.honesty == Honesty::WritesOn;
         let (when, then) = match choices.below(4) {
+            0 if self.honesty == Honesty::Lies => {
+                let Rule { when, then, .. } = Input::choose(choices);
+                (when, then)
+            }
             0 | 1 => {
                 let opcode = Opcode::ALL.get(choices.below(64) as usize).copied();
                 let mut faults = fault::of_commands();

@@ -218,6 +218,14 @@ fn play(rig: &mut Rig, player: &mut Player, step: &Value) -> String {
     "ok".into()
 }
 
+/// Calls all verbs in a program, each of which may fail.
+pub fn call_all() {
+    let mut player = Player::default();
+    for verb in ["open"].iter().chain(&VERBS) {
+        let _ = player.call(verb);
+    }
+}
+
 /// Runs the sequence of a seed. Returns the steps, each with its result, the trace of the device
 /// and the state of the driver afterwards.
 pub fn record(seed: u64) -> Value {

@@ -2,15 +2,25 @@
 
 //! Devices that return or write wrong data.
 
+use core::ptr::null_mut;
+use std::collections::BTreeSet;
+
 use driver::{
+    client::{self, DIRECT, WORKQUEUE},
     fault::{always, register, silence},
     hardware::Liar,
+    inputs,
     program::Objects,
-    rig::{PROFILES, SECOND},
+    rig::{self, Rig, PROFILES, SECOND},
+    sequence,
 };
-use efa_hw::regs::Register;
-use efa_model::{Rule, Then};
-use kernel::sim::{self, Rng};
+use efa_hw::{aenq::AenqGroup, regs::Register};
+use efa_model::{Profile, Rule, Then};
+use ib_core::{registry::registered, verbs};
+use kernel::{
+    devlink,
+    sim::{self, Policy, Rng},
+};
 
 use crate::{command, run, run_known};
 
@@ -57,6 +67,98 @@ fn registers_lie() {
             }
         }
     }
+}
+
+/// Uses all verbs, kernel verbs included.
+fn use_all(rig: &Rig) {
+    sequence::call_all();
+    let Some(device) = registered() else {
+        return;
+    };
+    for context in [DIRECT, WORKQUEUE] {
+        let Ok(mut objects) = client::Objects::new(device, context) else {
+            continue;
+        };
+        objects.is_honest = false;
+        for is_send in [false, true, true] {
+            let _ = objects.post_message(is_send);
+            sim::sleep(SECOND / 1000);
+            if context == DIRECT {
+                objects.poll();
+            }
+        }
+        if let Ok(mr) = objects.mapped_region() {
+            // SAFETY: The region is not in use.
+            verbs::ignore("ib_dereg_mr", unsafe { verbs::dereg_mr(mr, null_mut()) });
+        }
+    }
+    rig.event(AenqGroup::Warning.into(), 1);
+    let _ = devlink::diagnose();
+    sim::sleep(10 * SECOND);
+}
+
+/// Registers that the driver only writes.
+const NEVER_READ: [&str; 17] = [
+    "ACQ_BASE_HI",
+    "ACQ_BASE_LO",
+    "ACQ_CAPS",
+    "AENQ_BASE_HI",
+    "AENQ_BASE_LO",
+    "AENQ_CAPS",
+    "AENQ_CONS_DB",
+    "AQ_BASE_HI",
+    "AQ_BASE_LO",
+    "AQ_CAPS",
+    "AQ_PROD_DB",
+    "DEV_CTL",
+    "EQ_DB",
+    "INTR_MASK",
+    "MMIO_REG_READ",
+    "MMIO_RESP_HI",
+    "MMIO_RESP_LO",
+];
+
+/// Each [input](inputs::all) has each hostile value: before the probe, and in a device that is bound.
+#[test]
+fn inputs_lie() {
+    let inputs = inputs::all();
+    let (mut runs, mut missed) = (0, BTreeSet::new());
+    for input in &inputs {
+        for value in input.values() {
+            let mut written = 0;
+            for is_bound in [false, true] {
+                let input = input.clone();
+                let set = move |rig: &mut Rig| {
+                    // A corrupted completion may report the failure of a command that was executed.
+                    sim::memory::set_strict(false);
+                    if is_bound {
+                        rig.probe().unwrap();
+                    }
+                    let count = input.set(rig, value);
+                    if is_bound || rig.probe().is_ok() {
+                        use_all(rig);
+                    }
+                    let count = count(rig);
+                    rig.heal();
+                    rig.shared.set_liar(None);
+                    count
+                };
+                let counted = rig::run_without_end(Profile::Efa4, Policy::Sequential, |mut rig| {
+                    let count = set(&mut rig);
+                    rig.end_unless_known();
+                    count
+                });
+                written += counted.unwrap_or(1);
+                runs += 1;
+            }
+            if written == 0 {
+                missed.insert(input.name.as_str());
+            }
+        }
+    }
+    println!("{} inputs, {runs} lives", inputs.len());
+    let missed: Vec<_> = missed.into_iter().collect();
+    assert_eq!(missed, NEVER_READ);
 }
 
 /// Corrupts random bytes in the DMA writes of the device.
