@@ -13,7 +13,7 @@ pub(crate) mod snapshot;
 pub(crate) mod state;
 
 use crate::{
-    Config, Host, Overrides, TraceEvent,
+    Config, Host, Overrides, ProtocolError, TraceEvent,
     admin::{
         aenq::Aenq, features::Features, interrupts::Interrupts, late::Late, queue::AdminQueue,
         registers::Registers, reset::Resets,
@@ -118,6 +118,10 @@ impl Device {
     /// Size of the memory BAR in bytes, a power of two.
     pub fn memory_bar_size(&self) -> u64 {
         self.bars.memory_size()
+    }
+
+    fn report(&mut self, host: &mut dyn Host, error: impl Into<ProtocolError>) {
+        self.errors.report(host, error.into());
     }
 
     /// Reports the errors that the data path has recorded.

@@ -66,17 +66,8 @@ pub struct CommandTimes {
 pub struct Times {
     /// Completed admin commands by name. The fixed set of names bounds the map.
     pub commands: BTreeMap<&'static str, CommandTimes>,
-    requests: [Histogram; REQUESTS.len()],
+    requests: [Histogram; OpType::ALL.len()],
 }
-
-/// The kinds of work requests, in the order of their numbers.
-const REQUESTS: [OpType; 5] = [
-    OpType::Send,
-    OpType::RdmaRead,
-    OpType::RdmaWrite,
-    OpType::FastReg,
-    OpType::FastInv,
-];
 
 impl Times {
     /// Counts a completed command. `time` is the time since its doorbell, if known.
@@ -98,7 +89,7 @@ impl Times {
 
     /// Times of successful work requests by kind, from the doorbell to the written completion.
     pub fn requests(&self) -> impl Iterator<Item = (&'static str, &Histogram)> {
-        let names = REQUESTS.iter().map(|operation| operation.name());
+        let names = OpType::ALL.iter().map(|operation| operation.name());
         names
             .zip(&self.requests)
             .filter(|(_, times)| times.count() > 0)

@@ -69,6 +69,7 @@ mod admin;
 mod data_path;
 mod device;
 mod dma;
+mod ensure;
 mod faults;
 mod host;
 mod latency;
@@ -85,6 +86,7 @@ mod statistics;
 mod trace;
 mod view;
 
+use ensure::ensure;
 use view::view;
 
 pub use admin::queue::AdminState;

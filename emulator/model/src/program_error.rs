@@ -8,70 +8,43 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 /// An error of a program. The device continues as the interface specifies.
+#[allow(missing_docs, reason = "the messages describe the fields")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProgramError {
-    /// A completion queue got more completions than it has room for.
+    /// A completion queue got more completions than it has room for: entries of all its sub-queues.
     #[error("cq {cq} has {depth} entries and overflows: {unread} completions, {since}")]
     CqOverflow {
-        /// The completion queue.
         cq: u16,
-        /// Number of entries of all its sub-queues.
         depth: u32,
-        /// Number of completions that it got.
         unread: u32,
-        /// Start of the count of completions.
         since: Since,
     },
     /// A memory region is deregistered while a send queue has a work request that uses it.
     #[error("mr {lkey:#x} is deregistered while work request {req_id} of sq {qp} uses it")]
-    RegionInUse {
-        /// The local key.
-        lkey: u32,
-        /// The queue pair.
-        qp: u16,
-        /// Id of the work request.
-        req_id: u16,
-    },
+    RegionInUse { lkey: u32, qp: u16, req_id: u16 },
     /// Two work requests of a send queue in flight have the same id.
     #[error("sq {qp} has two work requests with id {req_id} at a time")]
-    DuplicateId {
-        /// The queue pair.
-        qp: u16,
-        /// The id.
-        req_id: u16,
-    },
-    /// A work request is malformed.
+    DuplicateId { qp: u16, req_id: u16 },
+    /// A work request is malformed. `queue` is its kind, as in other lines of the trace: `sq` or `rq`.
     #[error("{queue} {qp} has a malformed work request at {index}: {reason}: {bytes}")]
     Malformed {
-        /// The kind of queue, as in other lines of the trace: `sq` or `rq`.
         queue: &'static str,
-        /// The queue pair.
         qp: u16,
-        /// Index of the entry in the ring.
         index: u32,
-        /// Reason why it is malformed.
         reason: Fault,
-        /// Bytes of the entry.
         bytes: Hex,
     },
 }
 
 /// Start of the count of the completions that overflow a completion queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Since {
-    /// The consumer index of a doorbell. Entries are certainly lost.
+    /// Entries are certainly lost.
+    #[error("by the consumer index of its doorbell")]
     ConsumerIndex,
-    /// The last doorbell of any of its queues. More work requests were posted than it has entries.
+    /// More work requests were posted than it has entries.
+    #[error("since the last doorbell of any of its queues")]
     Doorbell,
-}
-
-impl Display for Since {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::ConsumerIndex => "by the consumer index of its doorbell",
-            Self::Doorbell => "since the last doorbell of any of its queues",
-        })
-    }
 }
 
 /// Reason why a work request is malformed.

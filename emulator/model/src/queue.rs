@@ -2,39 +2,30 @@
 
 //! The queues in host memory, for an operator to inspect and modify as the device sees them.
 
-use std::{
-    fmt::{self, Display, Formatter},
-    ops::Range,
-};
+use std::ops::Range;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{dma::DmaError, host::Host};
+use crate::{dma::DmaError, ensure, host::Host};
 
 /// A queue in host memory, by its number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema, thiserror::Error)]
 #[serde(rename_all = "lowercase")]
 pub enum Queue {
     /// A completion queue.
+    #[error("completion queue {0}")]
     Cq(u16),
     /// The receive queue of a queue pair.
+    #[error("receive queue of a queue pair {0}")]
     Rq(u16),
     /// An event queue.
+    #[error("event queue {0}")]
     Eq(u16),
 }
 
-impl Display for Queue {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Cq(number) => write!(f, "completion queue {number}"),
-            Self::Rq(number) => write!(f, "receive queue of a queue pair {number}"),
-            Self::Eq(number) => write!(f, "event queue {number}"),
-        }
-    }
-}
-
-/// Why an access to a queue failed.
+/// Why an access to a queue failed. Sizes, offsets and lengths are in bytes.
+#[allow(missing_docs, reason = "the messages describe the fields")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueueError {
     /// The queue does not exist.
@@ -43,13 +34,9 @@ pub enum QueueError {
     /// The access extends beyond the end of the queue.
     #[error("access of {length} bytes at offset {offset} exceeds the {size} bytes of the {queue}")]
     Range {
-        /// The queue.
         queue: Queue,
-        /// Its size in bytes.
         size: u64,
-        /// Offset of the access in bytes.
         offset: u64,
-        /// Length of the access in bytes.
         length: usize,
     },
     /// The completion queue has no event queue.
@@ -76,19 +63,16 @@ impl Place {
 
     /// Returns the bus address of a part of the queue.
     pub(crate) fn part(self, queue: Queue, offset: u64, length: usize) -> Result<u64, QueueError> {
-        let fits = offset
-            .checked_add(length as u64)
-            .is_some_and(|end| end <= self.size);
-        if fits {
-            Ok(self.base + offset)
-        } else {
-            Err(QueueError::Range {
-                queue,
-                size: self.size,
-                offset,
-                length,
-            })
-        }
+        let size = self.size;
+        let end = offset.checked_add(length as u64);
+        let error = QueueError::Range {
+            queue,
+            size,
+            offset,
+            length,
+        };
+        ensure(end.is_some_and(|end| end <= size), error)?;
+        Ok(self.base + offset)
     }
 }
 

@@ -26,10 +26,10 @@ pub(crate) mod qp;
 pub(crate) mod qp_events;
 pub(crate) mod receive_queue;
 pub(crate) mod send_queue;
-mod table;
+pub(crate) mod table;
 pub(crate) mod uar;
 
-use efa_hw::{io::Cdesc, regs::EqDb};
+use efa_hw::io::Cdesc;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -60,7 +60,7 @@ view! {
         /// User access regions.
         uar: usize = it.uars.len(),
         /// Event queues.
-        eq: usize = it.eqs.0.len(),
+        eq: usize = it.eqs.len(),
         /// Address handles.
         ah: usize = it.ahs.table.len(),
         /// Memory regions.
@@ -74,11 +74,11 @@ view! {
         /// Pages of memory regions.
         mr_pages: usize = it.mrs.known_pages(),
         /// Completion queues.
-        cq: usize = it.cqs.0.len(),
+        cq: usize = it.cqs.len(),
         /// Queue pairs.
         qp: usize = it.qps.table.len(),
         /// Event counters.
-        event_counter: usize = it.event_counters.0.len(),
+        event_counter: usize = it.event_counters.len(),
     }
 }
 
@@ -87,11 +87,11 @@ impl Resources {
     pub(crate) fn end(&mut self) {
         self.pds.end();
         self.uars.end();
-        self.eqs.0.end();
-        self.event_counters.0.end();
+        self.eqs.end();
+        self.event_counters.end();
         self.ahs.end();
         self.mrs.end();
-        self.cqs.0.end();
+        self.cqs.end();
         self.qps.end();
     }
 
@@ -108,39 +108,28 @@ impl Resources {
         [
             self.pds.take_missed(),
             self.uars.take_missed(),
-            self.eqs.0.take_missed(),
-            self.event_counters.0.take_missed(),
+            self.eqs.take_missed(),
+            self.event_counters.take_missed(),
             self.ahs.table.take_missed(),
             self.mrs.table.take_missed(),
-            self.cqs.0.take_missed(),
+            self.cqs.take_missed(),
             self.qps.table.take_missed(),
         ]
         .contains(&true)
     }
 
-    /// Posts a completion to a completion queue and sub-queue of a queue pair, and an event if one is requested.
+    /// Posts a completion to a completion queue and sub-queue of a queue pair, with the effects of a fault, and an event if one is
+    /// requested.
     pub(crate) fn complete(
         &mut self,
         host: &mut dyn Host,
         cq: (u16, u16),
         completion: Cdesc,
+        fault: Option<&Then>,
     ) -> Result<(), DmaError> {
-        match self.cqs.post(host, cq, completion, &[])? {
-            Some(eqn) => self.notify(host, eqn, cq.0),
-            None => Ok(()),
-        }
-    }
-
-    /// Posts a completion like [`complete`](Self::complete), with the effects of a fault.
-    pub(crate) fn complete_with_fault(
-        &mut self,
-        host: &mut dyn Host,
-        cq: (u16, u16),
-        completion: Cdesc,
-        fault: &Then,
-    ) -> Result<(), DmaError> {
-        let eqn = self.cqs.post(host, cq, completion, &fault.corrupt)?;
-        match eqn.filter(|_| !fault.no_interrupt) {
+        let corrupt = fault.map_or(&[][..], |fault| &fault.corrupt);
+        let eqn = self.cqs.post(host, cq, completion, corrupt)?;
+        match eqn.filter(|_| !fault.is_some_and(|fault| fault.no_interrupt)) {
             Some(eqn) => self.notify(host, eqn, cq.0),
             None => Ok(()),
         }
@@ -162,11 +151,6 @@ impl Resources {
         Ok(())
     }
 
-    /// Rings the doorbell of an event queue, if it exists. Returns the interrupt that was pending until then.
-    pub(crate) fn ring_eq(&mut self, doorbell: EqDb) -> Option<Option<u16>> {
-        self.eqs.ring(doorbell).ok()
-    }
-
     /// Posts an event about a completion queue to its own event queue, or to a given one. With a given one, the completion queue
     /// need not exist. Returns the interrupt to raise, if the event queue is armed.
     pub(crate) fn post_event(
@@ -186,52 +170,31 @@ impl Resources {
         Ok(eqn)
     }
 
-    /// Returns the number of storm events that an event queue accepts now.
-    pub(crate) fn storm_room(&self, eqn: u16) -> u64 {
-        self.eqs.storm_room(eqn)
-    }
-
-    /// Posts events about a completion queue, which need not exist, to an event queue. Returns the interrupt to raise, if the
-    /// event queue is armed.
-    pub(crate) fn post_events(
-        &mut self,
-        host: &mut dyn Host,
-        eqn: u16,
-        cqn: u16,
-        count: u64,
-    ) -> Result<Option<u16>, QueueError> {
-        self.eqs.post(host, eqn, cqn, count)
-    }
-
     /// Returns the location of a queue.
     pub(crate) fn place(&self, queue: Queue) -> Result<Place, QueueError> {
         match queue {
-            Queue::Cq(number) => self.cqs.place(number),
-            Queue::Rq(number) => self.qps.receive_queue(number),
-            Queue::Eq(number) => self.eqs.place(number),
+            Queue::Cq(number) => self.cqs.get(number).map(|cq| cq.place),
+            Queue::Rq(number) => self.qps.table.get(number).map(|qp| qp.receive_queue.place),
+            Queue::Eq(number) => self.eqs.get(number).map(|eq| eq.place),
         }
-        .ok_or(QueueError::Missing(queue))
+        .map_err(|_| QueueError::Missing(queue))
+    }
+
+    /// Returns the locations of the queues and values that the device writes.
+    fn written(&self) -> impl Iterator<Item = Place> {
+        let queues = self.eqs.iter().map(|eq| eq.place);
+        let queues = queues.chain(self.cqs.iter().map(|cq| cq.place));
+        queues.chain(self.event_counters.iter().map(|counter| counter.place))
     }
 
     /// Returns host memory that the device may write to for the driver or its programs: of each region only the first page.
     pub(crate) fn written_places(&self) -> impl Iterator<Item = Place> {
-        let queues = self.eqs.places().chain(self.cqs.places());
-        queues
-            .chain(self.event_counters.places())
-            .chain(self.mrs.written_places())
+        self.written().chain(self.mrs.written_places())
     }
 
     /// Returns the locations of all memory of objects.
     pub(crate) fn places(&self) -> impl Iterator<Item = Place> {
-        let queues = self.eqs.places().chain(self.cqs.places());
-        queues
-            .chain(self.qps.receive_places())
-            .chain(self.event_counters.places())
-            .chain(self.mrs.places())
-    }
-
-    /// Returns the number of armed event queues.
-    pub(crate) fn armed_eqs(&self) -> usize {
-        self.eqs.armed()
+        let read = self.qps.table.iter().map(|qp| qp.receive_queue.place);
+        self.written().chain(read).chain(self.mrs.places())
     }
 }

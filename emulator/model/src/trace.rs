@@ -40,14 +40,13 @@ pub enum TraceKind {
     Operator,
 }
 
-/// An event in the trace. `Display` formats it as one line.
+/// An event in the trace. `Display` formats it as one line, with the numbers of queues and objects.
+#[allow(missing_docs, reason = "the variants describe their fields")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TraceEvent {
-    /// A command was executed and completed.
+    /// A command was executed and completed, unless no completion was written.
     Command {
-        /// The command.
         command: AqEntry,
-        /// Its completion, unless none was written.
         completion: Option<AcqEntry>,
         /// Number of commands in flight, including this one.
         in_flight: usize,
@@ -56,82 +55,44 @@ pub enum TraceEvent {
     },
     /// A work request that changes a memory region has ended.
     RegionWork {
-        /// The queue pair.
         qp: u16,
-        /// The work request.
         work: RegionWork,
-        /// Status of the work request.
         status: CompStatus,
     },
-    /// A send work request was fetched. Traced only if the host [`traces_work`](crate::Host::traces_work).
-    WorkRequest {
-        /// The queue pair.
-        qp: u16,
-        /// The descriptor as it was in the send queue.
-        descriptor: Box<[u8]>,
-    },
+    /// A send work request was fetched, with this descriptor. Traced only if the host [`traces_work`](crate::Host::traces_work).
+    WorkRequest { qp: u16, descriptor: Box<[u8]> },
     /// A receive work request was taken for an arrival. Traced likewise.
-    Receive {
-        /// The queue pair.
-        qp: u16,
-        /// Its descriptors.
-        descriptors: Box<[u8]>,
-    },
-    /// A completion was written. Traced likewise.
-    Completion {
-        /// The completion queue.
-        cq: u16,
-        /// The entry, of 16 or 32 bytes.
-        entry: Box<[u8]>,
-    },
-    /// The driver read a register.
-    RegisterRead {
-        /// Offset of the register.
-        offset: u16,
-        /// Value in the response, unless none was written.
-        value: Option<u32>,
-    },
+    Receive { qp: u16, descriptors: Box<[u8]> },
+    /// A completion of 16 or 32 bytes was written. Traced likewise.
+    Completion { cq: u16, entry: Box<[u8]> },
+    /// The driver read a register at an offset, and got a value unless no response was written.
+    RegisterRead { offset: u16, value: Option<u32> },
     /// The driver wrote a register, except for doorbells and `MMIO_REG_READ`.
-    RegisterWrite {
-        /// The register.
-        register: Register,
-        /// The value.
-        value: u32,
-    },
-    /// The driver started a reset.
-    Reset {
-        /// Name or number of the reason.
-        reason: String,
-    },
+    RegisterWrite { register: Register, value: u32 },
+    /// The driver started a reset for a reason, by name or number.
+    Reset { reason: String },
     /// The driver ended a reset.
     ResetEnd,
     /// The PCI function was reset.
     FunctionReset,
     /// The device posted an asynchronous event.
     Event {
-        /// The group.
         group: u16,
-        /// The syndrome.
         syndrome: u16,
         /// Whether the event queue had room for it.
         posted: bool,
     },
     /// The device posted asynchronous events of a storm.
     Storm {
-        /// The group.
         group: u16,
-        /// The syndrome.
         syndrome: u16,
         /// Number of events posted.
         posted: u64,
         /// Number of asynchronous events of all storms that are still to be posted.
         left: u64,
     },
-    /// The device died.
-    Death {
-        /// Whether the device raised no event and set no error status.
-        silent: bool,
-    },
+    /// The device died. If it did silently, it raised no event and set no error status.
+    Death { silent: bool },
     /// The device was hot-unplugged.
     Unplugged,
     /// The device was hot-plugged again.

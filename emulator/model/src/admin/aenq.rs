@@ -13,14 +13,10 @@ use crate::{DmaError, Host, queue::Place};
 #[derive(Debug, Default)]
 pub(crate) struct Aenq {
     ring: Option<EventRing>,
-    /// Number of events posted since the ring was configured, modulo 2^32.
-    produced: u32,
     /// Number of events that the driver has consumed, modulo 2^32.
     consumed: u32,
     /// Due time of the next keep-alive event.
     keep_alive: Option<Duration>,
-    /// Number of events posted since the ring was configured, without wraparound.
-    pub(crate) posted: u64,
 }
 
 impl Aenq {
@@ -40,14 +36,23 @@ impl Aenq {
     /// Number of free entries in the ring.
     pub(crate) fn room(&self) -> u64 {
         let depth = self.ring.as_ref().map_or(0, EventRing::depth);
-        let taken = self.produced.wrapping_sub(self.consumed);
-        u32::from(depth).saturating_sub(taken).into()
+        u64::from(depth).saturating_sub(self.taken().into())
+    }
+
+    /// Number of events posted since the ring was configured.
+    pub(crate) fn posted(&self) -> u64 {
+        self.ring.as_ref().map_or(0, |ring| ring.written)
+    }
+
+    /// Number of events that the driver has not consumed.
+    fn taken(&self) -> u32 {
+        // CAST: the doorbell counts modulo 2^32.
+        (self.posted() as u32).wrapping_sub(self.consumed)
     }
 
     /// Records the number of events that the driver has consumed. Ignores an impossible number and returns false.
     pub(crate) fn consume(&mut self, consumed: u32) -> bool {
-        let valid =
-            consumed.wrapping_sub(self.consumed) <= self.produced.wrapping_sub(self.consumed);
+        let valid = consumed.wrapping_sub(self.consumed) <= self.taken();
         if valid {
             self.consumed = consumed;
         }
@@ -77,8 +82,6 @@ impl Aenq {
             timestamp: u64::try_from(now.as_micros()).unwrap_or(u64::MAX),
             data: [0; 48],
         };
-        self.produced = self.produced.wrapping_add(1);
-        self.posted += 1;
         ring.push(host, &entry.encode(), PHASE_OFFSET)?;
         Ok(Some(ring.vector()))
     }

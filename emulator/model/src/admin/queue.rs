@@ -24,30 +24,24 @@ use crate::{
     resources::mr::Registration, view,
 };
 
-/// A command that was executed and is not completed.
+/// A command that was fetched.
 #[derive(Debug)]
-pub(crate) struct Pending {
-    /// The command.
+pub(crate) struct Fetched {
     pub(crate) command: AqEntry,
     /// Time of the doorbell for the command, if known.
     pub(crate) rung: Option<Duration>,
-    /// Status of the command.
-    pub(crate) status: u8,
-    /// Content of the completion.
-    pub(crate) response: AcqEntry,
     /// Fault to inject into the completion.
     pub(crate) fault: Option<Then>,
 }
 
-/// A command that takes more than one call to execute. Later commands wait for it.
+/// A command that was executed and is not completed.
 #[derive(Debug)]
-pub(crate) struct Executing {
-    pub(crate) command: AqEntry,
-    /// Time of the doorbell for the command, if known.
-    pub(crate) rung: Option<Duration>,
-    /// Fault to inject into the completion.
-    pub(crate) fault: Option<Then>,
-    pub(crate) registration: Box<Registration>,
+pub(crate) struct Pending {
+    pub(crate) fetched: Fetched,
+    /// Status of the command.
+    pub(crate) status: u8,
+    /// Content of the completion.
+    pub(crate) response: AcqEntry,
 }
 
 /// The admin queue.
@@ -55,7 +49,8 @@ pub(crate) struct Executing {
 pub(crate) struct AdminQueue {
     pub(crate) submission: Option<SubmissionRing>,
     pub(crate) completion: Option<EventRing>,
-    pub(crate) executing: Option<Executing>,
+    /// A command that takes more than one call to execute. Later commands wait for it.
+    pub(crate) executing: Option<(Fetched, Box<Registration>)>,
     /// Time of the doorbell for each command that is submitted and not fetched, if known.
     rung: VecDeque<Option<Duration>>,
     /// Executed commands by due time and order of execution. A submission can't exceed the free entries of the completion
@@ -162,7 +157,7 @@ impl AdminQueue {
     pub(crate) fn held(&self) -> impl Iterator<Item = (u64, &str)> {
         let held = self.pending.range((HELD, 0)..);
         held.filter_map(|((_, number), pending)| {
-            Some((*number, pending.fault.as_ref()?.hold.as_deref()?))
+            Some((*number, pending.fetched.fault.as_ref()?.hold.as_deref()?))
         })
     }
 
@@ -176,8 +171,11 @@ impl AdminQueue {
     /// Returns the locations of the page lists of commands that are not completed. The longest ones have chunks, of which
     /// this is the first.
     pub(crate) fn page_lists(&self) -> impl Iterator<Item = Place> {
-        let executing = self.executing.iter().map(|executing| &executing.command);
-        let pending = self.pending.values().map(|pending| &pending.command);
+        let executing = self.executing.iter().map(|(fetched, _)| &fetched.command);
+        let pending = self
+            .pending
+            .values()
+            .map(|pending| &pending.fetched.command);
         let commands = executing.chain(pending);
         let is_registration = |opcode| Opcode::try_from(opcode) == Ok(Opcode::RegMr);
         let registrations = commands.filter(move |entry| is_registration(entry.header().opcode));
@@ -208,15 +206,15 @@ impl AdminQueue {
         let Some(ring) = &mut self.completion else {
             return Ok(pending.response);
         };
-        let fault = pending.fault.clone().unwrap_or_default();
-        let mut id = pending.command.header().command_id.id;
+        let fault = pending.fetched.fault.clone().unwrap_or_default();
+        let mut id = pending.fetched.command.header().command_id.id;
         if fault.wrong_id {
             // No command in flight has this id: the driver has no more commands in flight than fit into the low bits.
             id ^= 0x800;
         }
         self.completed += 1;
         let mut entry = pending.response;
-        for _ in 0..if fault.duplicate { 2 } else { 1 } {
+        for _ in 0..fault.copies() {
             AcqHeader {
                 command_id: CommandId { id },
                 status: pending.status,

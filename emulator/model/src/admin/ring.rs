@@ -29,39 +29,13 @@ fn is_valid(base: u64, entry_size: usize, depth: u16) -> bool {
             .is_some()
 }
 
-/// A position in a ring, with the phase of the round.
-#[derive(Clone, Copy, Debug)]
-struct Cursor {
-    index: u16,
-    phase: bool,
-}
-
-impl Cursor {
-    const START: Self = Self {
-        index: 0,
-        phase: true,
-    };
-
-    /// Returns the offset of the entry and advances to the next one.
-    fn advance(&mut self, entry_size: usize, depth: u16) -> u64 {
-        let offset = u64::from(self.index) * entry_size as u64;
-        self.index += 1;
-        if self.index == depth {
-            self.index = 0;
-            self.phase = !self.phase;
-        }
-        offset
-    }
-}
-
 /// The ring of submitted commands.
 #[derive(Debug)]
 pub(crate) struct SubmissionRing {
     base: u64,
     depth: u16,
     protocol: Protocol,
-    cursor: Cursor,
-    /// Total numbers of commands submitted and fetched, modulo 2^16.
+    /// Total numbers of commands submitted and fetched, modulo 2^16, of which the depth is a divisor.
     submitted: u16,
     fetched: u16,
 }
@@ -75,7 +49,6 @@ impl SubmissionRing {
             base,
             depth: caps.depth,
             protocol,
-            cursor: Cursor::START,
             submitted: 0,
             fetched: 0,
         })
@@ -102,9 +75,9 @@ impl SubmissionRing {
 
     /// Fetches the next command, and returns whether it has the right phase.
     pub(crate) fn fetch(&mut self, host: &mut dyn Host) -> Result<(AqEntry, bool), DmaError> {
-        let phase = self.cursor.phase;
-        let entry_size = self.protocol.entry_size();
-        let address = self.base + self.cursor.advance(entry_size, self.depth);
+        let phase = self.fetched / self.depth % 2 == 0;
+        let index = u64::from(self.fetched % self.depth);
+        let address = self.base + index * self.protocol.entry_size() as u64;
         self.fetched = self.fetched.wrapping_add(1);
         let mut entry = AqEntry::zeroed(self.protocol);
         host.dma_read(address, entry.bytes_mut())?;
@@ -118,7 +91,8 @@ pub(crate) struct EventRing {
     base: u64,
     depth: u16,
     vector: u16,
-    cursor: Cursor,
+    /// Number of entries ever written.
+    pub(crate) written: u64,
 }
 
 impl EventRing {
@@ -132,7 +106,7 @@ impl EventRing {
             base,
             depth: caps.depth,
             vector,
-            cursor: Cursor::START,
+            written: 0,
         })
     }
 
@@ -155,7 +129,7 @@ impl EventRing {
 
     /// The phase of the next entry.
     pub(crate) fn phase(&self) -> bool {
-        self.cursor.phase
+        self.written / u64::from(self.depth) % 2 == 0
     }
 
     /// Writes the next entry.
@@ -165,7 +139,9 @@ impl EventRing {
         entry: &[u8; ENTRY_SIZE],
         phase_offset: usize,
     ) -> Result<(), DmaError> {
-        let address = self.base + self.cursor.advance(ENTRY_SIZE, self.depth);
+        let index = self.written % u64::from(self.depth);
+        let address = self.base + index * ENTRY_SIZE as u64;
+        self.written += 1;
         write_entry(host, address, entry, phase_offset)
     }
 }

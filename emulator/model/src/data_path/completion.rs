@@ -4,7 +4,7 @@
 
 use efa_hw::io::{Cdesc, CdescFlags, CompStatus, QueueType, UNKNOWN_AH};
 
-use super::{DataPath, late::Faulty};
+use super::DataPath;
 use crate::{
     Host, Then,
     resources::{qp_events::QpEvent, receive_queue::Receive, send_queue::Outstanding},
@@ -127,41 +127,28 @@ impl DataPath {
                 self.note_program_error(error);
             }
         }
-        let Some(fault) = fault else {
-            if let Err(error) = self.resources.complete(host, cq, completion) {
-                self.note_error(error);
-            }
-            return;
-        };
-        if fault.silence {
+        if fault.is_some_and(|fault| fault.silence) {
             return;
         }
-        let faulty = Faulty {
-            cq,
-            completion,
-            fault: fault.clone(),
-        };
-        let late = match fault.delay() {
-            Some(delay) => self.late.add(delay, faulty),
-            None => Err(Box::new(faulty)),
-        };
-        if let Err(faulty) = late {
-            self.post_faulty(host, &faulty);
+        let delay = fault.and_then(|fault| Some((fault, fault.delay()?)));
+        if let Some((fault, delay)) = delay.filter(|_| !self.late.is_full()) {
+            let fault = fault.clone();
+            self.late.add(delay, (cq, completion, fault));
+        } else {
+            self.post(host, cq, completion, fault);
         }
     }
 
-    /// Posts a completion with the errors that its fault specifies.
-    pub(super) fn post_faulty(&mut self, host: &mut dyn Host, faulty: &Faulty) {
-        let Faulty {
-            cq,
-            completion,
-            fault,
-        } = faulty;
-        for _ in 0..if fault.duplicate { 2 } else { 1 } {
-            let completed = self
-                .resources
-                .complete_with_fault(host, *cq, *completion, fault);
-            if let Err(error) = completed {
+    /// Posts a completion at once, with the errors that its fault specifies.
+    pub(super) fn post(
+        &mut self,
+        host: &mut dyn Host,
+        cq: (u16, u16),
+        completion: Cdesc,
+        fault: Option<&Then>,
+    ) {
+        for _ in 0..fault.map_or(1, Then::copies) {
+            if let Err(error) = self.resources.complete(host, cq, completion, fault) {
                 self.note_error(error);
             }
         }

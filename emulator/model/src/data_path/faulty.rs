@@ -113,8 +113,8 @@ impl DataPath {
 
     /// Posts the late completions that are due, and returns the next due time.
     pub(crate) fn post_late(&mut self, host: &mut dyn Host, now: Duration) -> Option<Duration> {
-        while let Some(faulty) = self.late.take_due(now) {
-            self.post_faulty(host, &faulty);
+        while let Some((cq, completion, fault)) = self.late.take_due(now) {
+            self.post(host, cq, completion, Some(&fault));
         }
         self.late.next_due()
     }

@@ -14,14 +14,8 @@ use crate::{Then, faults::then::HELD};
 /// Limit on late and held completions. Beyond it, a completion is posted at once.
 const MAX_LATE: usize = 1024;
 
-/// A completion and its fault.
-#[derive(Debug)]
-pub(super) struct Faulty {
-    /// The completion queue and its sub-queue.
-    pub(super) cq: (u16, u16),
-    pub(super) completion: Cdesc,
-    pub(super) fault: Then,
-}
+/// A completion, with the completion queue and its sub-queue, and its fault.
+pub(super) type Faulty = ((u16, u16), Cdesc, Then);
 
 /// Completions that are late or held.
 #[derive(Debug, Default)]
@@ -34,8 +28,9 @@ pub(crate) struct LateCompletions {
 }
 
 impl LateCompletions {
-    fn len(&self) -> usize {
-        self.fresh.len() + self.waiting.len()
+    /// Whether [`MAX_LATE`] completions wait already.
+    pub(super) fn is_full(&self) -> bool {
+        self.fresh.len() + self.waiting.len() >= MAX_LATE
     }
 
     /// Returns the number of completions that are late but not held.
@@ -54,25 +49,20 @@ impl LateCompletions {
         !self.fresh.is_empty()
     }
 
-    /// Delays or holds a completion, or returns it if [`MAX_LATE`] others wait already.
-    pub(super) fn add(&mut self, delay: Duration, faulty: Faulty) -> Result<(), Box<Faulty>> {
-        if self.len() >= MAX_LATE {
-            return Err(Box::new(faulty));
-        }
+    /// Delays or holds a completion, unless there are [too many](Self::is_full).
+    pub(super) fn add(&mut self, delay: Duration, faulty: Faulty) {
         let number = self.number();
-        match delay {
-            HELD => {
-                self.waiting.insert((HELD, number), faulty);
-            }
-            _ => self.fresh.push((delay, number, faulty)),
+        if delay == HELD {
+            self.waiting.insert((HELD, number), faulty);
+        } else {
+            self.fresh.push((delay, number, faulty));
         }
-        Ok(())
     }
 
     /// Returns the numbers of the held completions, and the names under which they are held.
     pub(crate) fn held(&self) -> impl Iterator<Item = (u64, &str)> {
         let held = self.waiting.range((HELD, 0)..);
-        held.filter_map(|((_, number), faulty)| Some((*number, faulty.fault.hold.as_deref()?)))
+        held.filter_map(|((_, number), faulty)| Some((*number, faulty.2.hold.as_deref()?)))
     }
 
     /// Releases a held completion, which is then due when the device runs next.
@@ -100,10 +90,9 @@ impl LateCompletions {
 
     /// Drops the completions of a queue pair.
     pub(super) fn forget(&mut self, qp: u16) {
-        self.fresh
-            .retain(|(_, _, faulty)| faulty.completion.qp_num != qp);
-        self.waiting
-            .retain(|_, faulty| faulty.completion.qp_num != qp);
+        let is_other = |(_, completion, _): &Faulty| completion.qp_num != qp;
+        self.fresh.retain(|(_, _, faulty)| is_other(faulty));
+        self.waiting.retain(|_, faulty| is_other(faulty));
     }
 
     /// Drops all completions.

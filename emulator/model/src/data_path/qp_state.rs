@@ -12,8 +12,11 @@ use efa_hw::{
 
 use super::{DataPath, completion::failed};
 use crate::{
-    Host,
-    resources::qp::{MAX_RNR_RETRY, Qps, default_rnr_retry},
+    Host, ensure,
+    resources::{
+        qp::{MAX_RNR_RETRY, default_rnr_retry},
+        table::number,
+    },
 };
 
 /// Largest packet sequence number, which has 24 bits.
@@ -41,39 +44,30 @@ impl DataPath {
         host: &mut dyn Host,
         command: &ModifyQp,
     ) -> Result<NoData, Status> {
-        let number = Qps::number(command.qp_handle)?;
-        let qp = self
-            .resources
-            .qps
-            .get_mut(number)
-            .ok_or(Status::IllegalParameter)?;
+        let number = number(command.qp_handle)?;
+        let qp = self.resources.qps.table.get_mut(number)?;
         let mask = command.modify_mask;
         let state = |state: u32| QpState::try_from(state).map_err(|_| Status::IllegalParameter);
 
         // All checks come first: a command that fails changes nothing.
         // The driver does not learn of errors of the queue pair.
-        let is_known = !matches!(qp.state, QpState::Sqe | QpState::Err);
-        if mask.cur_qp_state && state(command.cur_qp_state)? != qp.state && is_known {
-            return Err(Status::IllegalParameter);
+        let is_unknown = matches!(qp.state, QpState::Sqe | QpState::Err);
+        if mask.cur_qp_state {
+            let is_right = state(command.cur_qp_state)? == qp.state || is_unknown;
+            ensure(is_right, Status::IllegalParameter)?;
         }
-        let to = if mask.qp_state {
-            state(command.qp_state)?
-        } else {
-            qp.state
-        };
-        if mask.qp_state && !is_transition(qp.state, to) {
-            return Err(Status::IllegalParameter);
+        let mut to = qp.state;
+        if mask.qp_state {
+            to = state(command.qp_state)?;
+            ensure(is_transition(qp.state, to), Status::IllegalParameter)?;
         }
-        if mask.rnr_retry && !self.attributes.rnr_retry {
-            return Err(Status::UnsupportedOpcode);
-        }
+        let supported = self.attributes.rnr_retry || !mask.rnr_retry;
+        ensure(supported, Status::UnsupportedOpcode)?;
         let legal = (!mask.rnr_retry
             || qp.qp_type == QpType::Srd && command.rnr_retry <= MAX_RNR_RETRY)
             && (!mask.sq_psn || command.sq_psn <= MAX_PSN)
             && (!mask.sq_drained_async_notify || to == QpState::Sqd);
-        if !legal {
-            return Err(Status::IllegalParameter);
-        }
+        ensure(legal, Status::IllegalParameter)?;
 
         if matches!(to, QpState::Reset | QpState::Err) {
             host.quiesce();
@@ -111,10 +105,8 @@ impl DataPath {
         host: &mut dyn Host,
         command: &DestroyQp,
     ) -> Result<NoData, Status> {
-        let resources = &mut self.resources;
-        let number = Qps::number(command.qp_handle)?;
-        let qp = resources.qps.get_mut(number);
-        let qp = qp.ok_or(Status::IllegalParameter)?;
+        let number = number(command.qp_handle)?;
+        let qp = self.resources.qps.table.get_mut(number)?;
         host.quiesce();
         self.late.forget(number);
         // rdma-core's `efa_io_defs.h` has `EFA_IO_COMP_STATUS_FLUSHED` as "Flushed during QP destroy".

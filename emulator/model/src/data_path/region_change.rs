@@ -6,16 +6,18 @@
 //! earlier ones that are still in flight. The device reads a long page list in parts, one at each turn of the queue pair. It
 //! reads one long list at a time: all queue pairs could register the same region, whose pages count only once against the limit.
 
-use efa_hw::{admin::qp::QpType, io::CompStatus};
+use efa_hw::{
+    admin::qp::QpType,
+    io::{CompStatus, FastMrRegReq},
+};
 
 use super::DataPath;
 use crate::{
-    Fault, Host,
+    Fault, Host, ensure,
     region_work::RegionWork,
     resources::{
         failure::Failure,
-        mr::FastRegistration,
-        page_list::PAGES_PER_CALL,
+        page_list::{PAGES_PER_CALL, PageReader},
         send_queue::{Outstanding, Registering, Wqe},
     },
     trace::TraceEvent,
@@ -37,13 +39,9 @@ impl DataPath {
         let id = qp.send_queue.add(request);
         match self.begin_change(host, number, wqe, work) {
             Ok(None) => self.end_change(host, number, id, work, CompStatus::Ok),
-            Ok(Some(registration)) => {
-                let registering = Registering {
-                    id,
-                    work,
-                    registration,
-                };
-                self.resume_registration(host, number, registering);
+            Ok(Some((request, pages))) => {
+                let registering = Registering { id, request, pages };
+                self.resume_registration(host, number, Box::new(registering));
             }
             Err(status) => self.end_change(host, number, id, work, status),
         }
@@ -56,7 +54,7 @@ impl DataPath {
         number: u16,
         wqe: &Wqe,
         work: RegionWork,
-    ) -> Result<Option<FastRegistration>, CompStatus> {
+    ) -> Result<Option<(FastMrRegReq, PageReader)>, CompStatus> {
         let qp = self.resources.qps.get(number).ok_or(CompStatus::Flushed)?;
         let pd = qp.pd;
         let allowed = self.attributes.fast_mr
@@ -64,9 +62,7 @@ impl DataPath {
             && self.resources.pds.is_privileged(pd)
             && !wqe.meta.ctrl1.has_imm
             && !wqe.meta.ctrl1.inline_msg;
-        if !allowed {
-            return Err(CompStatus::LocalUnsupportedOp);
-        }
+        ensure(allowed, CompStatus::LocalUnsupportedOp)?;
         if !wqe.is_canonical(work) {
             self.note_program_error(wqe.malformed(number, Fault::Reserved));
             return Err(CompStatus::LocalQpInternalError);
@@ -74,7 +70,8 @@ impl DataPath {
         let mrs = &mut self.resources.mrs;
         match work {
             RegionWork::Register(request) => {
-                mrs.begin_fast(&self.attributes, pd, request).map(Some)
+                let pages = mrs.begin_fast(&self.attributes, pd, request)?;
+                Ok(Some((request, pages)))
             }
             RegionWork::Invalidate(request) => mrs
                 .invalidate(host, pd, request.lkey)
@@ -88,36 +85,27 @@ impl DataPath {
         &mut self,
         host: &mut dyn Host,
         number: u16,
-        mut registering: Registering,
+        mut registering: Box<Registering>,
     ) {
-        if registering.registration.pages.is_long() && !self.may_register(number) {
-            if let Some(qp) = self.resources.qps.get_mut(number) {
-                qp.send_queue.registering = Some(Box::new(registering));
-            }
-            return;
-        }
-        let mut budget = PAGES_PER_CALL;
-        let pages = &mut registering.registration.pages;
-        let read = pages.read(&self.attributes, host, &mut budget);
+        let waits = registering.pages.is_long() && !self.may_register(number);
         let Some(qp) = self.resources.qps.get_mut(number) else {
             return;
         };
-        let Registering {
-            id,
-            work,
-            registration,
-        } = registering;
-        let status = match read {
-            Ok(false) => {
-                qp.send_queue.registering = Some(Box::new(Registering {
-                    id,
-                    work,
-                    registration,
-                }));
-                return;
+        let read = match waits {
+            true => Ok(false),
+            false => {
+                let mut budget = PAGES_PER_CALL;
+                registering.pages.read(&self.attributes, host, &mut budget)
             }
-            Ok(true) => {
-                let finished = self.resources.mrs.finish_fast(qp.pd, registration);
+        };
+        if let Ok(false) = read {
+            qp.send_queue.registering = Some(registering);
+            return;
+        }
+        let Registering { id, request, pages } = *registering;
+        let status = match read {
+            Ok(_) => {
+                let finished = self.resources.mrs.finish_fast(qp.pd, request, pages);
                 finished.err().unwrap_or(CompStatus::Ok)
             }
             Err(failure) => {
@@ -127,7 +115,7 @@ impl DataPath {
                 CompStatus::LocalInvalidLkey
             }
         };
-        self.end_change(host, number, id, work, status);
+        self.end_change(host, number, id, RegionWork::Register(request), status);
     }
 
     /// Reserves the reading of long page lists for a queue pair. Returns false while that of another queue pair is in progress.

@@ -90,7 +90,7 @@ impl DataPath {
             return Fetched::Internal;
         };
         if let Some(registering) = qp.send_queue.registering.take() {
-            self.resume_registration(host, number, *registering);
+            self.resume_registration(host, number, registering);
             self.resources.qps.schedule(number);
             return Fetched::Internal;
         }
@@ -144,10 +144,7 @@ impl DataPath {
         let is_duplicate = !qp.has_long_ids && qp.send_queue.claim_id(req_id);
         let id = qp.send_queue.add(request);
         let request = Request {
-            qp: QpId {
-                number,
-                incarnation: qp.incarnation,
-            },
+            qp: qp.id(number),
             id,
             transport: qp.qp_type,
             peer,

@@ -9,7 +9,7 @@ use efa_hw::{
 
 use super::{DataPath, completion::failed};
 use crate::{
-    DmaError, Host, StatusCode, Then, WorkKind,
+    DmaError, Host, StatusCode, Then, WorkKind, ensure,
     resources::{
         memory::{Access, Denied, Keyed, Segment, part},
         qp::{Qp, QpId},
@@ -114,6 +114,24 @@ impl Delivery {
     }
 }
 
+impl Arrival {
+    /// Bytes in front of the payload in a receive buffer.
+    fn header(&self) -> u32 {
+        match self.transport {
+            QpType::Ud => UD_PAYLOAD_OFFSET,
+            QpType::Srd => 0,
+        }
+    }
+
+    /// Returns the refusal of the arrival for a reason. A datagram gets no response.
+    fn refused(&self, refusal: Refusal) -> Refusal {
+        match self.transport {
+            QpType::Ud => Refusal::Drop,
+            QpType::Srd => refusal,
+        }
+    }
+}
+
 fn bad_address(_: Denied) -> Refusal {
     Refusal::Status(CompStatus::RemoteBadAddress)
 }
@@ -135,22 +153,16 @@ impl DataPath {
             self.statistics.count_drop(wrong_key);
             return Err(refusal);
         }
-        let id = self.resources.qps.id(arrival.qp).ok_or(Refusal::Drop)?;
-        let (pd, unsolicited) = match self.resources.qps.get(arrival.qp) {
-            Some(qp) => (qp.pd, qp.unsolicited_write_recv),
-            None => return Err(Refusal::Drop),
-        };
+        let qp = self.resources.qps.get(arrival.qp).ok_or(Refusal::Drop)?;
+        let (pd, unsolicited) = (qp.pd, qp.unsolicited_write_recv);
         let mut delivery = Delivery {
-            qp: id,
+            qp: qp.id(arrival.qp),
             receive: None,
         };
         match arrival.content {
             Content::Send { length, .. } => {
                 let receive = self.take_receive(host, arrival)?;
-                let offset = match arrival.transport {
-                    QpType::Ud => UD_PAYLOAD_OFFSET,
-                    QpType::Srd => 0,
-                };
+                let offset = arrival.header();
                 let lengths = receive.buffers().map(|buffer| u64::from(buffer.length));
                 let room: u64 = lengths.sum();
                 let statuses = if room < u64::from(length) + u64::from(offset) {
@@ -171,10 +183,7 @@ impl DataPath {
                 };
                 if let Some((ours, theirs)) = statuses {
                     self.fail_receive(host, arrival.qp, &receive, ours);
-                    return Err(match arrival.transport {
-                        QpType::Ud => Refusal::Drop,
-                        QpType::Srd => Refusal::Status(theirs),
-                    });
+                    return Err(arrival.refused(Refusal::Status(theirs)));
                 }
                 delivery.receive = Some(receive);
             }
@@ -189,9 +198,8 @@ impl DataPath {
                         .map_err(bad_address)?;
                 }
                 let end = end.filter(|end| end.immediate.is_some());
-                if end.is_some_and(|end| end.unsolicited != unsolicited) {
-                    return Err(Refusal::Status(CompStatus::RemoteFeatureMismatch));
-                }
+                let fits = end.is_none_or(|end| end.unsolicited == unsolicited);
+                ensure(fits, Refusal::Status(CompStatus::RemoteFeatureMismatch))?;
                 if end.is_some() && !unsolicited {
                     delivery.receive = Some(self.take_receive(host, arrival)?);
                 }
@@ -251,11 +259,7 @@ impl DataPath {
         }
         let (operation, length, immediate, unsolicited) = match arrival.content {
             Content::Send { length, immediate } => {
-                let header = match arrival.transport {
-                    QpType::Ud => UD_PAYLOAD_OFFSET,
-                    QpType::Srd => 0,
-                };
-                (OpType::Send, length + header, immediate, false)
+                (OpType::Send, length + arrival.header(), immediate, false)
             }
             Content::Write {
                 end:
@@ -354,9 +358,7 @@ impl DataPath {
             return Err(Refusal::Status(CompStatus::RemoteBadDestQpn));
         };
         // No completion status exists for a wrong Q_Key.
-        if !self.has_right_qkey(qp, arrival) {
-            return Err(Refusal::Drop);
-        }
+        ensure(self.has_right_qkey(qp, arrival), Refusal::Drop)?;
         let supported = match arrival.content {
             Content::Send { .. } if too_long => {
                 return Err(Refusal::Status(CompStatus::RemoteBadLength));
@@ -365,14 +367,11 @@ impl DataPath {
             Content::Write { .. } => self.attributes.rdma_write,
             Content::Read { version, .. } => self.attributes.rdma_read && self.reads(version),
         };
-        if !supported {
-            return Err(Refusal::Status(CompStatus::RemoteFeatureMismatch));
-        }
+        let mismatch = Refusal::Status(CompStatus::RemoteFeatureMismatch);
+        ensure(supported, mismatch)?;
         // A peer may access memory only if the protection domain has an address handle for it.
-        if self.resources.ahs.find(qp.pd, arrival.peer).is_none() {
-            return Err(Refusal::Status(CompStatus::RemoteUnknownPeer));
-        }
-        Ok(())
+        let is_known = self.resources.ahs.find(qp.pd, arrival.peer).is_some();
+        ensure(is_known, Refusal::Status(CompStatus::RemoteUnknownPeer))
     }
 
     /// Whether an arrival has the Q_Key of the queue pair, if that is checked.
@@ -407,17 +406,10 @@ impl DataPath {
             Ok(receive) => return Ok(receive),
             Err(error) => error,
         };
-        let refusal = match arrival.transport {
-            QpType::Ud => Refusal::Drop,
-            QpType::Srd => Refusal::Status(CompStatus::RemoteAbort),
-        };
         match error {
             NoReceive::Empty => {
                 self.statistics.count_drop(false);
-                return Err(match arrival.transport {
-                    QpType::Ud => Refusal::Drop,
-                    QpType::Srd => Refusal::NotReady,
-                });
+                return Err(arrival.refused(Refusal::NotReady));
             }
             NoReceive::Malformed(req_id, error) => {
                 let cq = qp.recv_cq;
@@ -430,6 +422,6 @@ impl DataPath {
             NoReceive::Dma(error) => self.note_error(error),
         }
         self.fail(host, arrival.qp);
-        Err(refusal)
+        Err(arrival.refused(Refusal::Status(CompStatus::RemoteAbort)))
     }
 }

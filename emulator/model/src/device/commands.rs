@@ -17,7 +17,7 @@ use crate::{
     admin::{
         commands::{self, Execution, Parts},
         late::Answer,
-        queue::{Executing, Pending},
+        queue::{Fetched, Pending},
     },
     faults::when::Occasion,
     resources::{failure::Failure, page_list::PAGES_PER_CALL},
@@ -34,9 +34,6 @@ const FLUSHED_PER_CALL: u32 = 4096;
 /// First version of the interface with checksums in completions.
 const CHECKSUM_VERSION: Version = Version { major: 0, minor: 2 };
 
-/// A command, and the time of its doorbell, if known.
-type Submitted = (AqEntry, Option<Duration>);
-
 impl Device {
     /// Executes submitted commands up to the limits of one call. Returns whether more are left.
     pub(super) fn execute_commands(&mut self, host: &mut dyn Host, now: Duration) -> bool {
@@ -51,28 +48,24 @@ impl Device {
             if !self.is_alive() {
                 return false;
             }
-            if let Some(executing) = self.admin.executing.take() {
-                self.resume(host, now, executing, &mut pages);
+            if let Some((fetched, registration)) = self.admin.executing.take() {
+                let execution = commands::resume(&mut self.data, host, registration, &mut pages);
+                self.progressed(host, now, fetched, execution);
                 continue;
             }
-            let Some(ring) = self
-                .admin
-                .submission
-                .as_mut()
-                .filter(|ring| ring.waiting() > 0)
-            else {
+            let ring = self.admin.submission.as_mut();
+            let Some(ring) = ring.filter(|ring| ring.waiting() > 0) else {
                 return false;
             };
             let fetched = ring.fetch(host);
             let rung = self.admin.take_rung();
             match fetched {
-                Ok((entry, true)) => self.execute(host, now, (entry, rung), &mut pages),
+                Ok((command, true)) => self.execute(host, now, command, rung, &mut pages),
                 Ok((entry, false)) => {
                     let command_id = entry.header().command_id.id;
-                    self.errors
-                        .report(host, ProtocolError::Phase { command_id });
+                    self.report(host, ProtocolError::Phase { command_id });
                 }
-                Err(error) => self.errors.report(host, error.into()),
+                Err(error) => self.report(host, error),
             }
             flushed += self.data.take_flushed();
         }
@@ -84,10 +77,10 @@ impl Device {
         &mut self,
         host: &mut dyn Host,
         now: Duration,
-        submitted: Submitted,
+        command: AqEntry,
+        rung: Option<Duration>,
         pages: &mut u32,
     ) {
-        let (command, _) = submitted;
         let fault = self.faults.hit(occasion(&command));
         if fault.as_ref().is_some_and(Then::is_fatal) {
             let in_flight = self.admin.in_flight() + 1;
@@ -101,12 +94,14 @@ impl Device {
             return;
         }
         self.stale = false;
-        let injected = fault
-            .as_ref()
-            .and_then(|fault| fault.status)
-            .filter(|status| status.code() != 0);
-        if let Some(status) = injected {
-            self.executed(now, submitted, fault, Err(status.code()));
+        let status = fault.as_ref().and_then(|fault| fault.status);
+        let fetched = Fetched {
+            command,
+            rung,
+            fault,
+        };
+        if let Some(status) = status.filter(|status| status.code() != 0) {
+            self.executed(now, fetched, Err(status.code()));
             return;
         }
         let parts = Parts {
@@ -116,28 +111,10 @@ impl Device {
             data: &mut self.data,
         };
         let (execution, error) = commands::execute(parts, host, &command, pages);
-        self.progressed(host, now, submitted, fault, execution);
+        self.progressed(host, now, fetched, execution);
         if let Some(error) = error {
-            self.errors.report(host, error);
+            self.report(host, error);
         }
-    }
-
-    /// Resumes a command that takes several calls.
-    fn resume(
-        &mut self,
-        host: &mut dyn Host,
-        now: Duration,
-        executing: Executing,
-        pages: &mut u32,
-    ) {
-        let Executing {
-            command,
-            rung,
-            fault,
-            registration,
-        } = executing;
-        let execution = commands::resume(&mut self.data, host, registration, pages);
-        self.progressed(host, now, (command, rung), fault, execution);
     }
 
     /// Keeps an unfinished command for the next call, or queues the completion of a finished one.
@@ -145,57 +122,41 @@ impl Device {
         &mut self,
         host: &mut dyn Host,
         now: Duration,
-        submitted: Submitted,
-        fault: Option<Then>,
+        fetched: Fetched,
         execution: Execution,
     ) {
         let result = match execution {
             Execution::Done(result) => result,
             Execution::Unfinished(registration) => {
-                let (command, rung) = submitted;
-                self.admin.executing = Some(Executing {
-                    command,
-                    rung,
-                    fault,
-                    registration,
-                });
+                self.admin.executing = Some((fetched, registration));
                 return;
             }
         };
         let result = result.map_err(|failure| {
             if let Failure::Dma(error) = failure {
-                self.errors.report(host, error.into());
+                self.report(host, error);
             }
             failure.status().into()
         });
         self.report_errors(host);
-        self.executed(now, submitted, fault, result);
+        self.executed(now, fetched, result);
     }
 
     /// Queues the completion of a command that succeeded with a response, or failed with a status.
-    fn executed(
-        &mut self,
-        now: Duration,
-        (command, rung): Submitted,
-        fault: Option<Then>,
-        result: Result<AcqEntry, u8>,
-    ) {
+    fn executed(&mut self, now: Duration, fetched: Fetched, result: Result<AcqEntry, u8>) {
         let (status, response) = match result {
             Ok(response) => (0, response),
             Err(status) => (status, [0; 64]),
         };
-        let delay = fault.as_ref().and_then(Then::delay).unwrap_or_default();
-        self.admin.executed(
-            now.saturating_add(delay),
-            self.data.late.number(),
-            Pending {
-                command,
-                rung,
-                status,
-                response,
-                fault,
-            },
-        );
+        let delay = fetched.fault.as_ref().and_then(Then::delay);
+        let due = now.saturating_add(delay.unwrap_or_default());
+        let pending = Pending {
+            fetched,
+            status,
+            response,
+        };
+        let number = self.data.late.number();
+        self.admin.executed(due, number, pending);
     }
 
     /// Completes the commands that are due.
@@ -206,15 +167,14 @@ impl Device {
             let Some(pending) = self.admin.take_due(now) else {
                 break;
             };
-            if let Some(after_commands) = pending.fault.as_ref().and_then(Then::late) {
-                self.trace_command(host, &pending, None, in_flight);
-                let answer = Answer::Completion(Box::new(pending));
-                self.late.keep(answer, after_commands);
-                continue;
-            }
-            let silent = pending.fault.as_ref().is_some_and(|fault| fault.silence);
-            if silent {
-                self.trace_command(host, &pending, None, in_flight);
+            let fault = pending.fetched.fault.as_ref();
+            let late = fault.and_then(Then::late);
+            if late.is_some() || fault.is_some_and(|fault| fault.silence) {
+                trace(host, &pending, None, in_flight);
+                if let Some(after_commands) = late {
+                    let answer = Answer::Completion(Box::new(pending));
+                    self.late.keep(answer, after_commands);
+                }
                 continue;
             }
             interrupt |= self.write_completion(host, &pending, in_flight);
@@ -246,37 +206,28 @@ impl Device {
     ) -> bool {
         let with_checksum = self.version() >= CHECKSUM_VERSION;
         let completion = self.admin.complete(host, pending, with_checksum);
-        let completion = completion.map_err(|error| self.errors.report(host, error.into()));
-        let now = host.now();
-        let time = pending
-            .rung
-            .zip(now)
-            .map(|(rung, now)| now.saturating_sub(rung));
-        let opcode = pending.command.request().opcode;
-        self.data
-            .times
-            .count_command(opcode, pending.status == 0, time);
-        self.trace_command(host, pending, completion.ok(), in_flight);
-        !pending
-            .fault
-            .as_ref()
-            .is_some_and(|fault| fault.no_interrupt)
+        let completion = completion.map_err(|error| self.report(host, error));
+        let Fetched {
+            command,
+            rung,
+            fault,
+        } = &pending.fetched;
+        let time = rung.zip(host.now());
+        let time = time.map(|(rung, now)| now.saturating_sub(rung));
+        let (opcode, ok) = (command.request().opcode, pending.status == 0);
+        self.data.times.count_command(opcode, ok, time);
+        trace(host, pending, completion.ok(), in_flight);
+        !fault.as_ref().is_some_and(|fault| fault.no_interrupt)
     }
+}
 
-    fn trace_command(
-        &self,
-        host: &mut dyn Host,
-        pending: &Pending,
-        completion: Option<AcqEntry>,
-        in_flight: usize,
-    ) {
-        host.trace(&TraceEvent::Command {
-            command: pending.command,
-            completion,
-            in_flight,
-            injected: pending.fault.is_some(),
-        });
-    }
+fn trace(host: &mut dyn Host, pending: &Pending, completion: Option<AcqEntry>, in_flight: usize) {
+    host.trace(&TraceEvent::Command {
+        command: pending.fetched.command,
+        completion,
+        in_flight,
+        injected: pending.fetched.fault.is_some(),
+    });
 }
 
 /// Properties of a command that rules match.

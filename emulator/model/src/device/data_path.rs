@@ -25,7 +25,7 @@ impl Device {
             {
                 self.stale_doorbells += 1;
             }
-            Err(error) => self.errors.report(host, error),
+            Err(error) => self.report(host, error),
         }
         self.report_errors(host);
     }

@@ -41,7 +41,7 @@ impl Device {
             .aenq
             .post(host, now, group, syndrome)
             .unwrap_or_else(|error| {
-                self.errors.report(host, error.into());
+                self.report(host, error);
                 None
             });
         host.trace(&TraceEvent::Event {
@@ -125,7 +125,7 @@ impl Device {
             for _ in 0..count {
                 match self.aenq.post(host, now, group, syndrome) {
                     Ok(raise) => vector = raise.or(vector),
-                    Err(error) => self.errors.report(host, error.into()),
+                    Err(error) => self.report(host, error),
                 }
             }
             host.trace(&TraceEvent::Storm {
@@ -143,17 +143,17 @@ impl Device {
             let Some(((eqn, cqn), count)) = self
                 .storms
                 .notices
-                .take(|(eqn, _)| resources.storm_room(eqn))
+                .take(|(eqn, _)| resources.eqs.storm_room(eqn))
             else {
                 return;
             };
-            match self.data.resources.post_events(host, eqn, cqn, count) {
+            match self.data.resources.eqs.post(host, eqn, cqn, count) {
                 Ok(Some(vector)) => host.interrupt(vector),
                 Ok(None) => {}
                 Err(error) => {
                     self.storms.notices.end((eqn, cqn));
                     if let QueueError::Dma(error) = error {
-                        self.errors.report(host, error.into());
+                        self.report(host, error);
                     }
                 }
             }

@@ -48,17 +48,14 @@ impl Device {
             host.trace(&TraceEvent::RegisterWrite { register, value });
         }
         match register {
-            None => self
-                .errors
-                .report(host, ProtocolError::NoRegister { offset, value }),
+            None => self.report(host, ProtocolError::NoRegister { offset, value }),
             Some(Register::DevCtl) => self.control(host, now, value),
             Some(Register::MmioRegRead) => self.read_register(host, now, value),
             Some(register @ (Register::MmioRespLo | Register::MmioRespHi)) => {
                 self.registers.write(register, value);
             }
             Some(register) if self.resets.current.is_started() => {
-                self.errors
-                    .report(host, ProtocolError::DuringReset { register, value });
+                self.report(host, ProtocolError::DuringReset { register, value });
             }
             Some(register) => {
                 self.commands_when_fatal +=
@@ -75,8 +72,7 @@ impl Device {
     fn write(&mut self, host: &mut dyn Host, now: Duration, register: Register, value: u32) {
         match register {
             Register::Version | Register::ControllerVersion | Register::Caps | Register::DevSts => {
-                self.errors
-                    .report(host, ProtocolError::ReadOnly { register, value });
+                self.report(host, ProtocolError::ReadOnly { register, value });
             }
             Register::AqCaps => {
                 let base = self.registers.aq_base.get();
@@ -87,16 +83,11 @@ impl Device {
             }
             Register::AcqCaps => {
                 let base = self.registers.acq_base.get();
-                let caps = EventRingCaps::from_raw(value);
-                let ring = EventRing::new(base, caps, self.config.vectors);
-                self.check_ring(host, register, value, base, ring.is_some());
-                self.admin.completion = ring;
+                self.admin.completion = self.event_ring(host, register, value, base);
             }
             Register::AenqCaps => {
                 let base = self.registers.aenq_base.get();
-                let caps = EventRingCaps::from_raw(value);
-                let ring = EventRing::new(base, caps, self.config.vectors);
-                self.check_ring(host, register, value, base, ring.is_some());
+                let ring = self.event_ring(host, register, value, base);
                 self.aenq.configure(ring);
             }
             Register::AqProdDb => {
@@ -106,14 +97,13 @@ impl Device {
                     Ok(()) => {
                         self.execute_commands(host, now);
                     }
-                    Err(error) => self.errors.report(host, error),
+                    Err(error) => self.report(host, error),
                 }
                 self.complete_commands(host, now);
             }
             Register::AenqConsDb => {
                 if !self.aenq.consume(value) {
-                    self.errors
-                        .report(host, ProtocolError::Consumer { consumed: value });
+                    self.report(host, ProtocolError::Consumer { consumed: value });
                 }
             }
             Register::IntrMask => {
@@ -121,14 +111,13 @@ impl Device {
             }
             Register::EqDb => {
                 let doorbell = EqDb::from_raw(value);
-                match self.data.resources.ring_eq(doorbell) {
-                    None => {
+                match self.data.resources.eqs.ring(doorbell) {
+                    Err(_) => {
                         let eqn = doorbell.eqn;
-                        self.errors
-                            .report(host, ProtocolError::NoEventQueue { eqn });
+                        self.report(host, ProtocolError::NoEventQueue { eqn });
                     }
-                    Some(None) => {}
-                    Some(Some(vector)) => host.interrupt(vector),
+                    Ok(None) => {}
+                    Ok(Some(vector)) => host.interrupt(vector),
                 }
             }
             _ => {
@@ -142,6 +131,20 @@ impl Device {
         Version::from_raw(self.data.attributes.version)
     }
 
+    /// Creates the ring of which a register has the geometry. An invalid one is a protocol error.
+    fn event_ring(
+        &mut self,
+        host: &mut dyn Host,
+        register: Register,
+        value: u32,
+        base: u64,
+    ) -> Option<EventRing> {
+        let caps = EventRingCaps::from_raw(value);
+        let ring = EventRing::new(base, caps, self.config.vectors);
+        self.check_ring(host, register, value, base, ring.is_some());
+        ring
+    }
+
     fn check_ring(
         &mut self,
         host: &mut dyn Host,
@@ -151,14 +154,12 @@ impl Device {
         valid: bool,
     ) {
         if !valid {
-            self.errors.report(
-                host,
-                ProtocolError::Ring {
-                    register,
-                    value,
-                    base,
-                },
-            );
+            let error = ProtocolError::Ring {
+                register,
+                value,
+                base,
+            };
+            self.report(host, error);
         }
     }
 
@@ -185,8 +186,7 @@ impl Device {
                 let name = match ResetReason::try_from(reason) {
                     Ok(reason) => reason.name().to_owned(),
                     Err(_) => {
-                        self.errors
-                            .report(host, ProtocolError::ResetReason { reason });
+                        self.report(host, ProtocolError::ResetReason { reason });
                         reason.to_string()
                     }
                 };
@@ -203,7 +203,7 @@ impl Device {
                 });
                 host.trace(&TraceEvent::ResetEnd);
             }
-            _ => self.errors.report(host, ProtocolError::Control { value }),
+            _ => self.report(host, ProtocolError::Control { value }),
         }
     }
 
@@ -233,8 +233,7 @@ impl Device {
         let MmioRegRead { req_id, reg_off } = MmioRegRead::from_raw(value);
         let address = self.registers.mmio_resp.get();
         if address == 0 {
-            self.errors
-                .report(host, ProtocolError::NoResponseAddress { offset: reg_off });
+            self.report(host, ProtocolError::NoResponseAddress { offset: reg_off });
             return;
         }
         self.register_reads += 1;
@@ -245,8 +244,7 @@ impl Device {
         let actual = match register {
             Some(register) => self.register_value(now, register),
             None => {
-                self.errors
-                    .report(host, ProtocolError::NoSuchRegister { offset: reg_off });
+                self.report(host, ProtocolError::NoSuchRegister { offset: reg_off });
                 NO_VALUE
             }
         };
@@ -272,7 +270,7 @@ impl Device {
             .dma_write(address.wrapping_add(2), &rest)
             .and_then(|()| host.dma_write(address, &id));
         if let Err(error) = written {
-            self.errors.report(host, error.into());
+            self.report(host, error);
         }
     }
 }

@@ -74,10 +74,10 @@ impl Device {
             overrides: self.overrides.clone(),
             attributes: self.data.attributes.clone(),
             registers: values.into_iter().chain(self.bases()).collect(),
-            queue_pairs: resources.qps.snapshot(),
-            completion_queues: resources.cqs.snapshot(),
-            event_queues: resources.eqs.snapshot(),
-            memory_regions: resources.mrs.snapshot(),
+            queue_pairs: resources.qps.table.first(From::from),
+            completion_queues: resources.cqs.first(From::from),
+            event_queues: resources.eqs.first(From::from),
+            memory_regions: resources.mrs.table.first(From::from),
         }
     }
 }

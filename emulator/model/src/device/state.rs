@@ -53,9 +53,9 @@ view! {
         /// Mask of the groups of asynchronous events that the driver has enabled.
         aenq_groups: u32 = device.features.aenq_groups,
         /// Number of asynchronous events posted since the last reset or configuration of their queue.
-        events: u64 = device.aenq.posted,
+        events: u64 = device.aenq.posted(),
         /// Number of armed event queues.
-        armed_eqs: usize = device.data.resources.armed_eqs(),
+        armed_eqs: usize = device.data.resources.eqs.armed(),
         /// Total number of register reads.
         register_reads: u64 = device.register_reads,
         /// Number of writes to doorbells since the last reset.

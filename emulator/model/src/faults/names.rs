@@ -2,15 +2,16 @@
 
 //! Errors of rules, and lookup of the names in them.
 
+use efa_hw::{admin::Opcode, features::FeatureId, regs::Register, stats::StatsType};
+
 /// A rule is invalid.
+#[allow(missing_docs, reason = "the messages describe the fields")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RuleError {
     /// A name is unknown.
     #[error("there is no {kind} {name:?}, only {known}")]
     Unknown {
-        /// Kind of value that was expected.
         kind: &'static str,
-        /// The unknown name.
         name: String,
         /// Valid names, separated by commas.
         known: String,
@@ -21,9 +22,7 @@ pub enum RuleError {
     /// The condition contradicts itself.
     #[error("`{selector}` in `when` needs {needed}")]
     Selector {
-        /// Name of the field that does not fit.
         selector: &'static str,
-        /// Condition that the field requires.
         needed: &'static str,
     },
     /// The fault does not fit the condition.
@@ -34,43 +33,59 @@ pub enum RuleError {
     Both(&'static str, &'static str),
     /// A name is empty or too long.
     #[error("the name in `hold` has {length} bytes, but it must have 1 to {most}")]
-    Name {
-        /// Length of the name in bytes.
-        length: usize,
-        /// Limit on the length in bytes.
-        most: usize,
-    },
+    Name { length: usize, most: usize },
     /// A byte has two values.
     #[error("`corrupt` has the byte at offset {offset} twice")]
-    Twice {
-        /// Offset of the byte in the completion.
-        offset: u8,
-    },
+    Twice { offset: u8 },
     /// A byte is outside of the completion.
     #[error("offset {offset} is beyond the {size} bytes of a completion")]
-    Offset {
-        /// Offset of the byte in the completion.
-        offset: u8,
-        /// Size of the completion in bytes.
-        size: u8,
-    },
+    Offset { offset: u8, size: u8 },
 }
 
-/// Finds the value with a name.
-pub(super) fn by_name<T: Copy>(
-    kind: &'static str,
-    all: &[T],
-    name_of: fn(T) -> &'static str,
-    name: &str,
-) -> Result<T, RuleError> {
-    let found = all.iter().copied().find(|value| name_of(*value) == name);
-    found.ok_or_else(|| RuleError::Unknown {
-        kind,
-        name: name.to_owned(),
-        known: all
-            .iter()
-            .map(|value| name_of(*value))
-            .collect::<Vec<_>>()
-            .join(", "),
-    })
+/// A value that has a name in rules.
+pub(super) trait Named: Copy {
+    /// What its type is called.
+    const KIND: &'static str;
+
+    /// Returns all values.
+    fn all() -> Vec<Self>;
+
+    fn name(self) -> &'static str;
+
+    /// Finds the value with a name.
+    fn find(name: &str) -> Result<Self, RuleError> {
+        let all = Self::all();
+        let found = all.iter().find(|value| value.name() == name);
+        found.copied().ok_or_else(|| {
+            let known: Vec<_> = all.iter().map(|value| value.name()).collect();
+            let (kind, name, known) = (Self::KIND, name.to_owned(), known.join(", "));
+            RuleError::Unknown { kind, name, known }
+        })
+    }
+
+    /// Finds the value with a name. Returns `None` for `ANY`.
+    fn find_or_any(name: &str) -> Result<Option<Self>, RuleError> {
+        match name {
+            "ANY" => Ok(None),
+            _ => Self::find(name).map(Some),
+        }
+    }
 }
+
+macro_rules! named {
+    ($($type:ident $kind:literal,)*) => {$(
+        impl Named for $type {
+            const KIND: &'static str = $kind;
+
+            fn all() -> Vec<Self> {
+                Self::ALL.to_vec()
+            }
+
+            fn name(self) -> &'static str {
+                self.name()
+            }
+        }
+    )*};
+}
+
+named! { Opcode "opcode", FeatureId "feature", StatsType "statistics", Register "register", }

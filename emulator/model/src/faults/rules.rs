@@ -5,10 +5,9 @@
 use std::collections::VecDeque;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, de::Error};
 
 use super::{
-    names::RuleError,
     then::Then,
     when::{Occasion, When},
 };
@@ -21,44 +20,25 @@ pub type RuleId = u64;
 
 /// A fault, and the condition under which it is injected.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(try_from = "RawRule")]
+#[serde(deny_unknown_fields, remote = "Self")]
 pub struct Rule {
     /// Condition of the rule.
     pub when: When,
     /// Fault to inject.
     pub then: Then,
     /// Number of matches to skip first.
+    #[serde(default)]
     pub skip: u64,
     /// Number of matches to hit after these; unlimited if absent.
     pub times: Option<u64>,
 }
 
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-#[schemars(rename = "Rule")]
-struct RawRule {
-    /// Condition of the rule.
-    when: When,
-    /// Fault to inject.
-    then: Then,
-    /// Number of matches to skip first.
-    #[serde(default)]
-    skip: u64,
-    /// Number of matches to hit after these; unlimited if absent.
-    times: Option<u64>,
-}
-
-impl TryFrom<RawRule> for Rule {
-    type Error = RuleError;
-
-    fn try_from(raw: RawRule) -> Result<Self, RuleError> {
-        raw.then.check(raw.when)?;
-        Ok(Self {
-            when: raw.when,
-            then: raw.then,
-            skip: raw.skip,
-            times: raw.times,
-        })
+impl<'de> Deserialize<'de> for Rule {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        // The derived function for a remote type, as which this is declared.
+        let rule = Self::deserialize(from)?;
+        let checked = rule.then.check(rule.when).map_err(D::Error::custom);
+        checked.map(|()| rule)
     }
 }
 

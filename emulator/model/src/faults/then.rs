@@ -2,7 +2,7 @@
 
 //! Faults that rules inject.
 
-use std::time::Duration;
+use std::{mem, time::Duration};
 
 use efa_hw::{admin::Status, io::CompStatus};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::{
     death::Death,
-    names::{RuleError, by_name},
+    names::{Named, RuleError},
     when::When,
 };
 
@@ -20,91 +20,111 @@ pub(crate) const HELD: Duration = Duration::MAX;
 /// Limit on the length of the name in `hold`, in bytes. Each held completion has its own copy.
 const MAX_NAME: usize = 64;
 
-/// Fault that a rule injects. Each field applies to one or two kinds of matches.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Then {
+/// Makes a fault from its parts, each with the condition that it fits. `$kind` is whether what matches is of that kind.
+macro_rules! parts {
+    ($self:ident, $($kind:ident)*: $($(#[$doc:meta])* $name:ident: $type:ty where $fits:expr,)*) => {
+        /// Fault that a rule injects. Each field applies to one or two kinds of matches.
+        #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct Then {
+            $($(#[$doc])* pub $name: $type,)*
+        }
+
+        impl Then {
+            /// Replaces the parts that another fault has.
+            fn replace(&mut self, other: &Self) {
+                let none = Self::default();
+                $(if other.$name != none.$name {
+                    self.$name.clone_from(&other.$name);
+                })*
+            }
+
+            /// Returns the name of a part that does not fit.
+            fn misfit(&$self, [$($kind),*]: [bool; 4]) -> Option<&'static str> {
+                let none = Self::default();
+                let parts = [$(($self.$name != none.$name && !$fits, stringify!($name))),*];
+                parts.into_iter().find_map(|(is_misfit, name)| is_misfit.then_some(name))
+            }
+        }
+    };
+}
+
+parts! {
+    self, command work register reset:
     /// The completion or the response to a register read is not written. The command is still executed.
-    pub silence: bool,
+    silence: bool where command || work || register,
     /// Status of the completion. A command is then executed only if it is success, a send work request only with `executed`.
-    pub status: Option<StatusCode>,
+    status: Option<StatusCode> where self.status_fits(command, work),
     /// Delay of the completion in ms.
-    pub delay_ms: Option<u64>,
+    delay_ms: Option<u64> where command || work,
     /// Name under which the completion is held until it is [released](crate::Device::release).
-    pub hold: Option<String>,
+    hold: Option<String> where command || work,
     /// The completion is written twice.
-    pub duplicate: bool,
+    duplicate: bool where command || work,
     /// The completion has the id of another command.
-    pub wrong_id: bool,
+    wrong_id: bool where command,
     /// The completion has a wrong checksum.
-    pub wrong_checksum: bool,
+    wrong_checksum: bool where command,
     /// The completion has the phase of the previous round, so that it looks stale.
-    pub wrong_phase: bool,
+    wrong_phase: bool where command,
     /// The completion raises no interrupt, or no completion event for a program that waits for it.
-    pub no_interrupt: bool,
+    no_interrupt: bool where command || work,
     /// The completion is withheld until the session after the next reset.
-    pub after_reset: bool,
+    after_reset: bool where command,
     /// Number of commands that this session completes before the completion is written; 1 if absent.
-    pub after_commands: Option<u64>,
+    after_commands: Option<u64> where self.after_reset,
     /// Bytes of the completion to overwrite. The checksum covers the new values.
-    pub corrupt: Vec<Corruption>,
+    corrupt: Vec<Corruption> where command || work,
     /// The work request is executed in spite of its status.
-    pub executed: bool,
+    executed: bool where work && self.status.is_some(),
     /// The queue pair enters the error state, and its other work requests are flushed.
-    pub qp_error: bool,
+    qp_error: bool where work,
     /// Value of the register in the response to a read.
-    pub value: Option<u32>,
+    value: Option<u32> where register,
     /// The response to a register read has the offset of another register.
-    pub wrong_offset: bool,
+    wrong_offset: bool where register,
     /// The response to a register read has the id of another request.
-    pub wrong_req_id: bool,
+    wrong_req_id: bool where register,
     /// The device never reports the reset as in progress.
-    pub never_starts: bool,
+    never_starts: bool where reset,
     /// The device reports the reset as in progress forever.
-    pub never_ends: bool,
+    never_ends: bool where reset,
     /// A keep-alive event is posted, with its interrupt, immediately before the reset.
-    pub with_event: bool,
+    with_event: bool where reset,
     /// The device dies first: it executes no command or work request, but answers a register read and counts a reset.
-    pub die: Option<Death>,
+    die: Option<Death> where true,
     /// The device is hot-unplugged first.
-    pub unplug: bool,
+    unplug: bool where true,
 }
 
 impl Then {
     /// Adds the fault of another rule. Where both have a value, that of the other rule takes precedence.
     pub(super) fn merge(&mut self, other: &Self) {
-        self.silence |= other.silence;
-        self.status = other.status.or(self.status);
-        self.delay_ms = other.delay_ms.or(self.delay_ms);
-        if other.hold.is_some() {
-            self.hold.clone_from(&other.hold);
-        }
-        self.duplicate |= other.duplicate;
-        self.wrong_id |= other.wrong_id;
-        self.wrong_checksum |= other.wrong_checksum;
-        self.wrong_phase |= other.wrong_phase;
-        self.no_interrupt |= other.no_interrupt;
-        self.after_reset |= other.after_reset;
-        self.after_commands = other.after_commands.or(self.after_commands);
         // Each offset is kept once, so the size of a completion bounds the list for any number of rules.
+        let mut corrupt = mem::take(&mut self.corrupt);
         let replaced = offsets(&other.corrupt);
-        self.corrupt.retain(|byte| replaced & bit(byte.offset) == 0);
-        self.corrupt.extend_from_slice(&other.corrupt);
-        self.executed |= other.executed;
-        self.qp_error |= other.qp_error;
-        self.value = other.value.or(self.value);
-        self.wrong_offset |= other.wrong_offset;
-        self.wrong_req_id |= other.wrong_req_id;
-        self.never_starts |= other.never_starts;
-        self.never_ends |= other.never_ends;
-        self.with_event |= other.with_event;
-        self.die = other.die.or(self.die);
-        self.unplug |= other.unplug;
+        corrupt.retain(|byte| replaced & bit(byte.offset) == 0);
+        corrupt.extend_from_slice(&other.corrupt);
+        self.replace(other);
+        self.corrupt = corrupt;
+    }
+
+    fn status_fits(&self, command: bool, work: bool) -> bool {
+        match self.status {
+            Some(StatusCode::Command(_)) => command,
+            Some(StatusCode::Work(_)) => work,
+            Some(StatusCode::Number(_)) | None => command || work,
+        }
     }
 
     /// Whether the fault kills or unplugs the device.
     pub(crate) fn is_fatal(&self) -> bool {
         self.die.is_some() || self.unplug
+    }
+
+    /// How often the completion is written.
+    pub(crate) fn copies(&self) -> u32 {
+        if self.duplicate { 2 } else { 1 }
     }
 
     /// Delay of the completion, if any. If several rules hit, `hold` takes precedence over `delay_ms`.
@@ -122,47 +142,13 @@ impl Then {
 
     /// Checks that all fields fit a condition.
     pub(super) fn check(&self, when: When) -> Result<(), RuleError> {
-        let (command, register, reset, work) = match when {
-            When::Command { .. } => (true, false, false, false),
-            When::Register(_) => (false, true, false, false),
-            When::Reset => (false, false, true, false),
-            When::Work { .. } => (false, false, false, true),
+        let kinds = match when {
+            When::Command { .. } => [true, false, false, false],
+            When::Work { .. } => [false, true, false, false],
+            When::Register(_) => [false, false, true, false],
+            When::Reset => [false, false, false, true],
         };
-        let completes = command || work;
-        let status_fits = match self.status {
-            Some(StatusCode::Command(_)) => command,
-            Some(StatusCode::Work(_)) => work,
-            Some(StatusCode::Number(_)) | None => completes,
-        };
-        let misfit = [
-            (self.silence, completes || register, "silence"),
-            (self.status.is_some(), status_fits, "status"),
-            (self.delay_ms.is_some(), completes, "delay_ms"),
-            (self.hold.is_some(), completes, "hold"),
-            (self.duplicate, completes, "duplicate"),
-            (self.wrong_id, command, "wrong_id"),
-            (self.wrong_checksum, command, "wrong_checksum"),
-            (self.wrong_phase, command, "wrong_phase"),
-            (self.no_interrupt, completes, "no_interrupt"),
-            (self.after_reset, command, "after_reset"),
-            (
-                self.after_commands.is_some(),
-                self.after_reset,
-                "after_commands",
-            ),
-            (!self.corrupt.is_empty(), completes, "corrupt"),
-            (self.executed, work && self.status.is_some(), "executed"),
-            (self.qp_error, work, "qp_error"),
-            (self.value.is_some(), register, "value"),
-            (self.wrong_offset, register, "wrong_offset"),
-            (self.wrong_req_id, register, "wrong_req_id"),
-            (self.never_starts, reset, "never_starts"),
-            (self.never_ends, reset, "never_ends"),
-            (self.with_event, reset, "with_event"),
-        ]
-        .into_iter()
-        .find_map(|(given, fits, name)| (given && !fits).then_some(name));
-        if let Some(misfit) = misfit {
+        if let Some(misfit) = self.misfit(kinds) {
             return Err(RuleError::Then(misfit));
         }
         if let Some(name) = &self.hold {
@@ -175,7 +161,7 @@ impl Then {
                 return Err(RuleError::Name { length, most });
             }
         }
-        let size = if work { 32 } else { 64 };
+        let size = if kinds[1] { 32 } else { 64 };
         for (index, &Corruption { offset, .. }) in self.corrupt.iter().enumerate() {
             if offset >= size {
                 return Err(RuleError::Offset { offset, size });
@@ -220,7 +206,15 @@ pub enum StatusCode {
     Work(CompStatus),
 }
 
-impl StatusCode {
+impl Named for StatusCode {
+    const KIND: &'static str = "status";
+
+    fn all() -> Vec<Self> {
+        let commands = Status::ALL.iter().copied().map(Self::Command);
+        let works = CompStatus::ALL.iter().copied().map(Self::Work);
+        commands.chain(works).collect()
+    }
+
     fn name(self) -> &'static str {
         match self {
             Self::Number(_) => "",
@@ -228,7 +222,9 @@ impl StatusCode {
             Self::Work(status) => status.name(),
         }
     }
+}
 
+impl StatusCode {
     /// Number of the status.
     pub fn code(self) -> u8 {
         match self {
@@ -254,21 +250,16 @@ impl TryFrom<RawStatus> for StatusCode {
     type Error = RuleError;
 
     fn try_from(raw: RawStatus) -> Result<Self, RuleError> {
-        let name = match raw {
-            RawStatus::Number(number) => return Ok(Self::Number(number)),
-            RawStatus::Name(name) => name,
-        };
-        let mut all: Vec<_> = Status::ALL.iter().copied().map(Self::Command).collect();
-        all.extend(CompStatus::ALL.iter().copied().map(Self::Work));
-        by_name("status", &all, Self::name, &name)
+        match raw {
+            RawStatus::Number(number) => Ok(Self::Number(number)),
+            RawStatus::Name(name) => Self::find(&name),
+        }
     }
 }
 
 /// The schema of the name of a status, of a command or of a work request.
 fn statuses(_: &mut SchemaGenerator) -> Schema {
-    let commands = Status::ALL.iter().map(|status| status.name());
-    let works = CompStatus::ALL.iter().map(|status| status.name());
-    let mut names: Vec<_> = commands.chain(works).collect();
+    let mut names: Vec<_> = StatusCode::all().into_iter().map(Named::name).collect();
     names.sort_unstable();
     names.dedup();
     json_schema!({ "enum": names })

@@ -8,7 +8,8 @@ use efa_hw::{admin::Opcode, features::FeatureId, io::OpType, regs::Register, sta
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 
-use super::names::{RuleError, by_name};
+use super::names::{Named, RuleError};
+use crate::ensure;
 
 /// Condition of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -48,15 +49,13 @@ pub enum WorkKind {
     Receive,
 }
 
-impl WorkKind {
-    const ALL: [Self; 6] = [
-        Self::Request(OpType::Send),
-        Self::Request(OpType::RdmaRead),
-        Self::Request(OpType::RdmaWrite),
-        Self::Request(OpType::FastReg),
-        Self::Request(OpType::FastInv),
-        Self::Receive,
-    ];
+impl Named for WorkKind {
+    const KIND: &'static str = "work";
+
+    fn all() -> Vec<Self> {
+        let requests = OpType::ALL.iter().copied().map(Self::Request);
+        requests.chain([Self::Receive]).collect()
+    }
 
     fn name(self) -> &'static str {
         match self {
@@ -72,26 +71,26 @@ impl WorkKind {
 struct RawWhen {
     /// Opcode of an admin command, or `ANY`.
     #[serde(default)]
-    #[schemars(schema_with = "opcodes")]
+    #[schemars(schema_with = "names::<Opcode, true>")]
     opcode: Option<String>,
     /// Feature that the command is for; any if absent.
     #[serde(default)]
-    #[schemars(schema_with = "features")]
+    #[schemars(schema_with = "names::<FeatureId, false>")]
     feature: Option<String>,
     /// Kind of statistics that the command is for; any if absent.
     #[serde(default)]
-    #[schemars(schema_with = "statistics")]
+    #[schemars(schema_with = "names::<StatsType, false>")]
     stats: Option<String>,
     /// Register that is read, or `ANY`.
     #[serde(default)]
-    #[schemars(schema_with = "registers")]
+    #[schemars(schema_with = "names::<Register, true>")]
     register: Option<String>,
     /// Whether to match resets.
     #[serde(default)]
     reset: bool,
     /// Kind of a work request, or `RECEIVE` for a reception, or `ANY`.
     #[serde(default)]
-    #[schemars(schema_with = "works")]
+    #[schemars(schema_with = "names::<WorkKind, true>")]
     work: Option<String>,
     /// Number of the queue pair; any if absent.
     qp: Option<u16>,
@@ -99,96 +98,48 @@ struct RawWhen {
     peer: Option<Ipv6Addr>,
 }
 
-fn opcodes(_: &mut SchemaGenerator) -> Schema {
-    optional_name(Opcode::ALL, Opcode::name, Some("ANY"))
-}
-
-fn features(_: &mut SchemaGenerator) -> Schema {
-    optional_name(FeatureId::ALL, FeatureId::name, None)
-}
-
-fn statistics(_: &mut SchemaGenerator) -> Schema {
-    optional_name(StatsType::ALL, StatsType::name, None)
-}
-
-fn registers(_: &mut SchemaGenerator) -> Schema {
-    optional_name(Register::ALL, Register::name, Some("ANY"))
-}
-
-fn works(_: &mut SchemaGenerator) -> Schema {
-    optional_name(&WorkKind::ALL, WorkKind::name, Some("ANY"))
-}
-
-/// The schema of an optional name: one of `all`, `other`, or null.
-fn optional_name<T: Copy>(
-    all: &[T],
-    name_of: fn(T) -> &'static str,
-    other: Option<&'static str>,
-) -> Schema {
-    let names = all.iter().map(|value| Some(name_of(*value)));
-    let others = other.into_iter().map(Some);
-    let names: Vec<_> = others.chain(names).chain([None]).collect();
+/// The schema of an optional name of a value, or `ANY` if that is possible.
+fn names<T: Named, const ANY: bool>(_: &mut SchemaGenerator) -> Schema {
+    let names = T::all().into_iter().map(|value| Some(value.name()));
+    let any = ANY.then_some(Some("ANY")).into_iter();
+    let names: Vec<_> = any.chain(names).chain([None]).collect();
     json_schema!({ "enum": names })
-}
-
-/// Finds a value by its name. Returns `None` for `ANY`.
-fn one_or_any<T: Copy>(
-    kind: &'static str,
-    all: &[T],
-    name_of: fn(T) -> &'static str,
-    name: &str,
-) -> Result<Option<T>, RuleError> {
-    match name {
-        "ANY" => Ok(None),
-        _ => by_name(kind, all, name_of, name).map(Some),
-    }
 }
 
 impl TryFrom<RawWhen> for When {
     type Error = RuleError;
 
     fn try_from(raw: RawWhen) -> Result<Self, RuleError> {
-        let opcode = raw.opcode.as_deref();
-        let opcode = opcode.map(|name| one_or_any("opcode", Opcode::ALL, Opcode::name, name));
+        let opcode = raw.opcode.as_deref().map(Opcode::find_or_any);
         let opcode = opcode.transpose()?;
-        let selects =
-            |codes: &[Opcode]| matches!(opcode, Some(Some(code)) if codes.contains(&code));
-        let fits = [
-            (
-                "feature",
-                raw.feature.is_some(),
-                selects(&[Opcode::GetFeature, Opcode::SetFeature]),
-                "GET_FEATURE or SET_FEATURE as `opcode`",
-            ),
+        let of_features = [Opcode::GetFeature, Opcode::SetFeature].map(|code| Some(Some(code)));
+        let (is_feature, is_stats) = (
+            of_features.contains(&opcode),
+            opcode == Some(Some(Opcode::GetStats)),
+        );
+        let (feature, stats) = (raw.feature.as_deref(), raw.stats.as_deref());
+        let (work, features) = ("`work`", "GET_FEATURE or SET_FEATURE as `opcode`");
+        for (selector, is_misfit, needed) in [
+            ("feature", feature.is_some() && !is_feature, features),
             (
                 "stats",
-                raw.stats.is_some(),
-                selects(&[Opcode::GetStats]),
+                stats.is_some() && !is_stats,
                 "GET_STATS as `opcode`",
             ),
-            ("qp", raw.qp.is_some(), raw.work.is_some(), "`work`"),
-            ("peer", raw.peer.is_some(), raw.work.is_some(), "`work`"),
-        ];
-        for (selector, given, fits, needed) in fits {
-            if given && !fits {
-                return Err(RuleError::Selector { selector, needed });
-            }
+            ("qp", raw.qp.is_some() && raw.work.is_none(), work),
+            ("peer", raw.peer.is_some() && raw.work.is_none(), work),
+        ] {
+            ensure(!is_misfit, RuleError::Selector { selector, needed })?;
         }
-        let feature = raw.feature.as_deref();
-        let feature = feature.map(|name| by_name("feature", FeatureId::ALL, FeatureId::name, name));
-        let stats = raw.stats.as_deref();
-        let stats = stats.map(|name| by_name("statistics", StatsType::ALL, StatsType::name, name));
         match (opcode, raw.register, raw.work, raw.reset) {
             (Some(opcode), None, None, false) => Ok(Self::Command {
                 opcode,
-                feature: feature.transpose()?,
-                stats: stats.transpose()?,
+                feature: feature.map(FeatureId::find).transpose()?,
+                stats: stats.map(StatsType::find).transpose()?,
             }),
-            (None, Some(name), None, false) => {
-                one_or_any("register", Register::ALL, Register::name, &name).map(Self::Register)
-            }
+            (None, Some(name), None, false) => Register::find_or_any(&name).map(Self::Register),
             (None, None, Some(name), false) => Ok(Self::Work {
-                kind: one_or_any("work", &WorkKind::ALL, WorkKind::name, &name)?,
+                kind: WorkKind::find_or_any(&name)?,
                 qp: raw.qp,
                 peer: raw.peer.map(|peer| peer.octets()),
             }),

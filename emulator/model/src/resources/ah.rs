@@ -14,7 +14,7 @@ use efa_hw::admin::{
 };
 
 use super::{pd::Pds, table::Table};
-use crate::profile::attributes::Attributes;
+use crate::{ensure, profile::attributes::Attributes};
 
 /// Protection domain and address of a peer.
 type Peer = (u16, [u8; 16]);
@@ -59,14 +59,10 @@ impl Ahs {
         command: &CreateAh,
     ) -> Result<CreateAhResponse, Status> {
         pds.get(command.pd)?;
-        if command.dest_addr == [0; 16] {
-            return Err(Status::IllegalParameter);
-        }
+        ensure(command.dest_addr != [0; 16], Status::IllegalParameter)?;
         let peer = (command.pd, command.dest_addr);
         if let Some(&ah) = self.by_peer.get(&peer) {
-            if !attributes.shared_ah {
-                return Err(Status::IllegalParameter);
-            }
+            ensure(attributes.shared_ah, Status::IllegalParameter)?;
             let created = &mut self.table.get_mut(ah)?.created;
             *created = created
                 .checked_add(1)
@@ -83,9 +79,7 @@ impl Ahs {
 
     pub(crate) fn destroy(&mut self, pds: &mut Pds, command: &DestroyAh) -> Result<NoData, Status> {
         let ah = self.table.get_mut(command.ah)?;
-        if ah.peer.0 != command.pd {
-            return Err(Status::IllegalParameter);
-        }
+        ensure(ah.peer.0 == command.pd, Status::IllegalParameter)?;
         ah.created -= 1;
         if ah.created == 0 {
             let ah = self.table.remove(command.ah)?;

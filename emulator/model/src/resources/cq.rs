@@ -12,13 +12,9 @@ use efa_hw::{
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{
-    eq::Eqs,
-    table::{Shared, Table, Users},
-    uar::Uars,
-};
+use super::{eq::Eqs, table::Table, uar::Uars};
 use crate::{
-    Corruption, DmaError, Host, Queue, QueueError,
+    Corruption, DmaError, Host, Queue, QueueError, ensure,
     profile::{attributes::Attributes, bars::Bars},
     program_error::{ProgramError, Since},
     queue::Place,
@@ -32,7 +28,7 @@ pub(crate) struct Cq {
     uar: u16,
     /// Event queue for its events, if any.
     eqn: Option<u16>,
-    place: Place,
+    pub(super) place: Place,
     /// Bytes in an entry.
     entry_size: usize,
     /// Entries in a sub-queue, a power of two.
@@ -49,7 +45,6 @@ pub(crate) struct Cq {
     since_doorbell: u32,
     /// Number of completions that events have announced: all that were posted when the last one was raised.
     announced: u32,
-    users: Users,
 }
 
 view! {
@@ -69,12 +64,6 @@ view! {
         eq: Option<u16> = cq.eqn,
         /// Whether the next completion raises an event.
         armed: bool = cq.armed,
-    }
-}
-
-impl Shared for Cq {
-    fn users(&mut self) -> &mut Users {
-        &mut self.users
     }
 }
 
@@ -173,43 +162,20 @@ impl Cq {
 }
 
 /// All completion queues.
-#[derive(Debug, Default)]
-pub(crate) struct Cqs(pub(super) Table<Cq>);
+pub(crate) type Cqs = Table<Cq>;
 
 impl Cqs {
-    /// Describes the first completion queues for a snapshot.
-    pub(crate) fn snapshot(&self) -> Vec<CompletionQueue> {
-        self.0.first().map(From::from).collect()
-    }
-
-    /// Finds the completion queue that a queue pair refers to.
-    pub(crate) fn check(&self, index: u32) -> Result<u16, Status> {
-        let index = u16::try_from(index).map_err(|_| Status::IllegalParameter)?;
-        self.0.get(index)?;
-        Ok(index)
-    }
-
-    /// Returns the location of a completion queue.
-    pub(crate) fn place(&self, index: u16) -> Option<Place> {
-        self.0.get(index).ok().map(|cq| cq.place)
-    }
-
-    /// Returns the locations of all completion queues.
-    pub(crate) fn places(&self) -> impl Iterator<Item = Place> {
-        self.0.iter().map(|cq| cq.place)
-    }
-
     /// Returns the event queue of a completion queue, if any.
     pub(crate) fn eqn(&self, index: u16) -> Result<u16, QueueError> {
         let queue = Queue::Cq(index);
-        let cq = self.0.get(index).map_err(|_| QueueError::Missing(queue))?;
+        let cq = self.get(index).map_err(|_| QueueError::Missing(queue))?;
         cq.eqn.ok_or(QueueError::NoEvents(queue))
     }
 
     /// Returns the sub-queues of two completion queues that a queue pair uses to send and to receive.
     pub(super) fn sub_cqs(&self, send: u16, recv: u16, qp_num: u16) -> (u16, u16) {
         let pick = |index, turn: u32| {
-            let count = self.0.get(index).map_or(1, |cq| cq.posted.len().max(1));
+            let count = self.get(index).map_or(1, |cq| cq.posted.len().max(1));
             // CAST: it is less than the number of sub-queues, which has 16 bits.
             ((u32::from(qp_num) * 2 + turn) as usize % count) as u16
         };
@@ -218,12 +184,7 @@ impl Cqs {
 
     /// Whether completions have the addresses of peers that have no address handle.
     pub(crate) fn has_src_addr(&self, index: u16) -> bool {
-        self.0.get(index).is_ok_and(|cq| cq.has_src_addr)
-    }
-
-    /// Whether completions of send queues have request ids of 64 bits.
-    pub(super) fn has_long_ids(&self, index: u16) -> bool {
-        self.0.get(index).is_ok_and(|cq| cq.has_long_ids)
+        self.get(index).is_ok_and(|cq| cq.has_src_addr)
     }
 
     /// Posts a completion to a completion queue of a queue pair. Returns the event queue to notify, if any.
@@ -234,7 +195,7 @@ impl Cqs {
         completion: Cdesc,
         corrupt: &[Corruption],
     ) -> Result<Option<u16>, DmaError> {
-        match self.0.get_mut(index) {
+        match self.get_mut(index) {
             Ok(cq) => cq.post(host, (index, sub_cq), completion, corrupt),
             Err(_) => Ok(None),
         }
@@ -242,7 +203,7 @@ impl Cqs {
 
     /// Records a doorbell of a work queue that uses this completion queue, as a sign that the program is alive.
     pub(crate) fn note_doorbell(&mut self, index: u16) {
-        if let Ok(cq) = self.0.get_mut(index) {
+        if let Ok(cq) = self.get_mut(index) {
             cq.since_doorbell = 0;
         }
     }
@@ -250,7 +211,7 @@ impl Cqs {
     /// Counts the completion of a work request. Returns an error if more of them than entries came since the program's last
     /// doorbell. Then the program has posted more work requests than the queue has room for.
     pub(crate) fn note_completion(&mut self, index: u16) -> Option<ProgramError> {
-        let cq = self.0.get_mut(index).ok()?;
+        let cq = self.get_mut(index).ok()?;
         cq.since_doorbell = cq.since_doorbell.saturating_add(1);
         let (unread, depth) = (cq.since_doorbell, cq.entries());
         let since = Since::Doorbell;
@@ -265,24 +226,14 @@ impl Cqs {
 
     /// Returns the error of a write to the doorbell of a queue, if any.
     pub(crate) fn overflow(&self, index: u16, value: u32) -> Option<ProgramError> {
-        self.0.get(index).ok()?.overflow(index, value)
+        self.get(index).ok()?.overflow(index, value)
     }
 
     /// Handles a write to the doorbell of a queue in a user access region. Returns the event queue to notify at once, if any.
     pub(crate) fn ring(&mut self, uar: u16, index: u16, value: u32) -> Result<Option<u16>, Status> {
-        let cq = self.0.get_mut(index)?;
-        if cq.uar != uar {
-            return Err(Status::IllegalParameter);
-        }
+        let cq = self.get_mut(index)?;
+        ensure(cq.uar == uar, Status::IllegalParameter)?;
         Ok(cq.ring(value))
-    }
-
-    pub(crate) fn add_user(&mut self, index: u16) {
-        self.0.add_user(index);
-    }
-
-    pub(crate) fn remove_user(&mut self, index: u16) {
-        self.0.remove_user(index);
     }
 
     pub(crate) fn create(
@@ -293,9 +244,8 @@ impl Cqs {
         eqs: &mut Eqs,
         command: &CreateCq,
     ) -> Result<CreateCqResponse, Status> {
-        if command.caps_2.sq_comp_64_bit_req_id && !attributes.sq_64_bit_req_id {
-            return Err(Status::MalformedRequest);
-        }
+        let supported = attributes.sq_64_bit_req_id || !command.caps_2.sq_comp_64_bit_req_id;
+        ensure(supported, Status::MalformedRequest)?;
         let entry_size = u64::from(command.caps_2.cq_entry_size_words) * 4;
         let size = entry_size * u64::from(command.sub_cq_depth) * u64::from(command.num_sub_cqs);
         let legal = matches!(entry_size, 16 | 32)
@@ -309,16 +259,14 @@ impl Cqs {
             && command.base_address != 0
             && command.base_address % entry_size == 0
             && attributes.reaches(command.base_address, size);
-        if !legal {
-            return Err(Status::IllegalParameter);
-        }
+        ensure(legal, Status::IllegalParameter)?;
         uars.get(command.uar)?;
         let eqn = command.caps_1.interrupt_mode_enabled.then_some(command.eqn);
         if let Some(eqn) = eqn {
-            eqs.check(eqn)?;
+            eqs.get(eqn)?;
         }
         let limit = attributes.max_cq.min(bars.max_cq);
-        let cq_idx = self.0.insert(
+        let cq_idx = self.insert(
             attributes,
             limit,
             Cq {
@@ -337,7 +285,6 @@ impl Cqs {
                 armed: false,
                 since_doorbell: 0,
                 announced: 0,
-                users: Users::default(),
             },
         )?;
         uars.add_user(command.uar);
@@ -364,7 +311,7 @@ impl Cqs {
         eqs: &mut Eqs,
         command: &DestroyCq,
     ) -> Result<NoData, Status> {
-        let cq = self.0.remove_unused(command.cq_idx)?;
+        let cq = self.remove_unused(command.cq_idx)?;
         uars.remove_user(cq.uar);
         if let Some(eqn) = cq.eqn {
             eqs.remove_user(eqn);

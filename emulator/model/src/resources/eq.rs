@@ -14,9 +14,9 @@ use efa_hw::{
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::table::{Shared, Table, Users};
+use super::table::Table;
 use crate::{
-    DmaError, Host, Queue, QueueError,
+    DmaError, Host, Queue, QueueError, ensure,
     profile::attributes::Attributes,
     queue::{Place, write_entry},
     view,
@@ -25,14 +25,13 @@ use crate::{
 /// An event queue.
 #[derive(Debug, Default)]
 pub(crate) struct Eq {
-    place: Place,
+    pub(super) place: Place,
     vector: u16,
     armed: bool,
     /// Number of events ever posted, from which entry and phase of the next follow.
     posted: u32,
     /// Whether the interrupt for an event is pending until the driver arms the queue.
     waiting: bool,
-    users: Users,
 }
 
 view! {
@@ -50,12 +49,6 @@ view! {
         posted: u32 = eq.posted,
         /// Whether the driver has armed it, so that it raises an interrupt.
         armed: bool = eq.armed,
-    }
-}
-
-impl Shared for Eq {
-    fn users(&mut self) -> &mut Users {
-        &mut self.users
     }
 }
 
@@ -101,25 +94,19 @@ impl Eq {
 }
 
 /// All event queues.
-#[derive(Debug, Default)]
-pub(crate) struct Eqs(pub(super) Table<Eq>);
+pub(crate) type Eqs = Table<Eq>;
 
 impl Eqs {
-    /// Describes the first event queues for a snapshot.
-    pub(crate) fn snapshot(&self) -> Vec<EventQueue> {
-        self.0.first().map(From::from).collect()
-    }
-
     /// Arms an event queue, if it exists and the doorbell says so. Returns the interrupt that was pending until then.
-    pub(super) fn ring(&mut self, doorbell: EqDb) -> Result<Option<u16>, Status> {
-        let eq = self.0.get_mut(doorbell.eqn)?;
+    pub(crate) fn ring(&mut self, doorbell: EqDb) -> Result<Option<u16>, Status> {
+        let eq = self.get_mut(doorbell.eqn)?;
         eq.armed |= doorbell.arm;
         Ok(eq.announce())
     }
 
     /// Returns the number of storm events that a queue accepts now; for a missing queue 1, whose failed post ends the storm.
     pub(crate) fn storm_room(&self, eqn: u16) -> u64 {
-        match self.0.get(eqn) {
+        match self.get(eqn) {
             Ok(eq) if eq.armed => (eq.depth() / 2).max(1).into(),
             Ok(_) => 0,
             Err(_) => 1,
@@ -134,7 +121,7 @@ impl Eqs {
         cqn: u16,
         count: u64,
     ) -> Result<Option<u16>, QueueError> {
-        let eq = self.0.get_mut(eqn);
+        let eq = self.get_mut(eqn);
         let eq = eq.map_err(|_| QueueError::Missing(Queue::Eq(eqn)))?;
         for _ in 0..count {
             eq.post(host, cqn)?;
@@ -142,31 +129,9 @@ impl Eqs {
         Ok(eq.announce())
     }
 
-    /// Returns the location of an event queue.
-    pub(crate) fn place(&self, eqn: u16) -> Option<Place> {
-        self.0.get(eqn).ok().map(|eq| eq.place)
-    }
-
-    /// Returns the locations of all event queues.
-    pub(crate) fn places(&self) -> impl Iterator<Item = Place> {
-        self.0.iter().map(|eq| eq.place)
-    }
-
+    /// Returns the number of armed event queues.
     pub(crate) fn armed(&self) -> usize {
-        self.0.iter().filter(|eq| eq.armed).count()
-    }
-
-    /// Fails if the event queue does not exist.
-    pub(crate) fn check(&self, eqn: u16) -> Result<(), Status> {
-        self.0.get(eqn).map(|_| ())
-    }
-
-    pub(crate) fn add_user(&mut self, eqn: u16) {
-        self.0.add_user(eqn);
-    }
-
-    pub(crate) fn remove_user(&mut self, eqn: u16) {
-        self.0.remove_user(eqn);
+        self.iter().filter(|eq| eq.armed).count()
     }
 
     pub(crate) fn create(
@@ -175,9 +140,8 @@ impl Eqs {
         vectors: u16,
         command: &CreateEq,
     ) -> Result<CreateEqResponse, Status> {
-        if !attributes.supports(FeatureId::EventQueueAttr) {
-            return Err(Status::UnsupportedOpcode);
-        }
+        let supported = attributes.supports(FeatureId::EventQueueAttr);
+        ensure(supported, Status::UnsupportedOpcode)?;
         let size = u64::from(command.depth) * Eqe::SIZE as u64;
         let legal = command.depth.is_power_of_two()
             && u32::from(command.depth) <= attributes.max_eq_depth
@@ -187,9 +151,7 @@ impl Eqs {
             && command.base_address != 0
             && command.base_address % Eqe::SIZE as u64 == 0
             && attributes.reaches(command.base_address, size);
-        if !legal {
-            return Err(Status::IllegalParameter);
-        }
+        ensure(legal, Status::IllegalParameter)?;
         let eq = Eq {
             place: Place {
                 base: command.base_address,
@@ -198,12 +160,12 @@ impl Eqs {
             vector: command.msix_vector.into(),
             ..Eq::default()
         };
-        let eqn = self.0.insert(attributes, attributes.max_eq, eq)?;
+        let eqn = self.insert(attributes, attributes.max_eq, eq)?;
         Ok(CreateEqResponse { eqn })
     }
 
     pub(crate) fn destroy(&mut self, command: &DestroyEq) -> Result<NoData, Status> {
-        self.0.remove_unused(command.eqn)?;
+        self.remove_unused(command.eqn)?;
         Ok(NoData {})
     }
 }

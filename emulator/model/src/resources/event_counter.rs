@@ -6,19 +6,19 @@ use efa_hw::admin::{
     NoData, Status,
     event_counter::{
         AttachEventCounter, AttachType, CreateEventCounter, CreateEventCounterResponse,
-        DestroyEventCounter, DetachEventCounter, ModifyEventCounter, ModifyOp, QpEvents,
+        DestroyEventCounter, DetachEventCounter, ModifyEventCounter, ModifyOp,
     },
     qp::QpState,
 };
 
 use super::{
     failure::Failure,
-    qp::Qps,
+    qp::{Qp, Qps},
     qp_events::Attached,
-    table::{Shared, Table, Users},
+    table::{Table, number},
     uar::Uars,
 };
-use crate::{DmaError, Host, profile::attributes::Attributes, queue::Place};
+use crate::{DmaError, Host, ensure, profile::attributes::Attributes, queue::Place};
 
 /// Size of a value in bytes.
 const VALUE_SIZE: u64 = 8;
@@ -27,23 +27,15 @@ const VALUE_SIZE: u64 = 8;
 #[derive(Debug)]
 pub(crate) struct EventCounter {
     uar: u16,
-    /// Bus address of the value in host memory.
-    paddr: u64,
+    /// Location of the value in host memory.
+    pub(super) place: Place,
     value: u64,
-    /// Attachments, one for each counted event kind of a queue pair.
-    users: Users,
-}
-
-impl Shared for EventCounter {
-    fn users(&mut self) -> &mut Users {
-        &mut self.users
-    }
 }
 
 impl EventCounter {
     /// Writes a value to host memory.
     fn write_value(&self, host: &mut dyn Host, value: u64) -> Result<(), DmaError> {
-        host.dma_write(self.paddr, &value.to_le_bytes())
+        host.dma_write(self.place.base, &value.to_le_bytes())
     }
 }
 
@@ -54,23 +46,10 @@ fn sum(value: u64, amount: u64, most: u64) -> u64 {
     (sum % (u128::from(most) + 1)) as u64
 }
 
-/// All event counters.
-#[derive(Debug, Default)]
-pub(crate) struct EventCounters(pub(super) Table<EventCounter>);
+/// All event counters. Their users are attachments, one for each counted event kind of a queue pair.
+pub(crate) type EventCounters = Table<EventCounter>;
 
 impl EventCounters {
-    /// Returns the locations of all values in host memory.
-    pub(crate) fn places(&self) -> impl Iterator<Item = Place> {
-        self.0.iter().map(|counter| Place {
-            base: counter.paddr,
-            size: VALUE_SIZE,
-        })
-    }
-
-    fn number(handle: u32) -> Result<u16, Status> {
-        u16::try_from(handle).map_err(|_| Status::IllegalParameter)
-    }
-
     /// Counts one event, even if the write to host memory fails.
     pub(crate) fn count(
         &mut self,
@@ -78,7 +57,7 @@ impl EventCounters {
         number: u16,
         most: u64,
     ) -> Result<(), DmaError> {
-        let Ok(counter) = self.0.get_mut(number) else {
+        let Ok(counter) = self.get_mut(number) else {
             return Ok(());
         };
         counter.value = sum(counter.value, 1, most);
@@ -88,7 +67,7 @@ impl EventCounters {
     /// Removes the attachments of a destroyed queue pair.
     pub(crate) fn detach_all(&mut self, attached: Attached) {
         for number in attached.0.into_iter().flatten() {
-            self.0.remove_user(number);
+            self.remove_user(number);
         }
     }
 
@@ -102,18 +81,18 @@ impl EventCounters {
         let legal = command.paddr != 0
             && command.paddr % VALUE_SIZE == 0
             && attributes.reaches(command.paddr, VALUE_SIZE);
-        if !legal {
-            return Err(Status::IllegalParameter);
-        }
+        ensure(legal, Status::IllegalParameter)?;
         uars.get(command.uar)?;
-        let number = self.0.insert(
+        let number = self.insert(
             attributes,
             attributes.max_event_counters,
             EventCounter {
                 uar: command.uar,
-                paddr: command.paddr,
+                place: Place {
+                    base: command.paddr,
+                    size: VALUE_SIZE,
+                },
                 value: 0,
-                users: Users::default(),
             },
         )?;
         uars.add_user(command.uar);
@@ -129,8 +108,7 @@ impl EventCounters {
         command: &DestroyEventCounter,
     ) -> Result<NoData, Status> {
         check_supported(attributes)?;
-        let number = Self::number(command.cntr_handle)?;
-        let counter = self.0.remove_unused(number)?;
+        let counter = self.remove_unused(number(command.cntr_handle)?)?;
         uars.remove_user(counter.uar);
         Ok(NoData {})
     }
@@ -142,8 +120,7 @@ impl EventCounters {
         command: &ModifyEventCounter,
     ) -> Result<NoData, Failure> {
         check_supported(attributes)?;
-        let number = Self::number(command.cntr_handle)?;
-        let counter = self.0.get_mut(number)?;
+        let counter = self.get_mut(number(command.cntr_handle)?)?;
         let most = attributes.event_counter_max_val;
         let value = match ModifyOp::try_from(command.operation) {
             Ok(ModifyOp::Set) if command.value <= most => command.value,
@@ -161,17 +138,13 @@ impl EventCounters {
         qps: &mut Qps,
         command: &AttachEventCounter,
     ) -> Result<NoData, Status> {
-        let found = self.find(attributes, qps, command)?;
+        let (number, qp) = self.attachment(attributes, qps, command)?;
         // Source: rdma-core, libibverbs/man/ibv_qp_attach_comp_cntr.3.md. Linux leaves the check to the device.
-        if !matches!(found.state, QpState::Reset | QpState::Init) {
-            return Err(Status::IllegalParameter);
-        }
-        if found.attached.of(found.events).any(|place| place.is_some()) {
-            return Err(Status::ResourceBusy);
-        }
-        for place in found.attached.of(found.events) {
-            *place = Some(found.number);
-            found.counter.users.add();
+        let is_new = matches!(qp.state, QpState::Reset | QpState::Init);
+        ensure(is_new, Status::IllegalParameter)?;
+        let attached = qp.counters.replace(command.events, None, Some(number));
+        for _ in 0..attached.ok_or(Status::ResourceBusy)? {
+            self.add_user(number);
         }
         Ok(NoData {})
     }
@@ -189,64 +162,34 @@ impl EventCounters {
             qp_handle: command.qp_handle,
             events: command.events,
         };
-        let found = self.find(attributes, qps, command)?;
-        let number = Some(found.number);
-        if found
-            .attached
-            .of(found.events)
-            .any(|place| *place != number)
-        {
-            return Err(Status::IllegalParameter);
-        }
-        for place in found.attached.of(found.events) {
-            *place = None;
-            found.counter.users.remove();
+        let (number, qp) = self.attachment(attributes, qps, command)?;
+        let detached = qp.counters.replace(command.events, Some(number), None);
+        for _ in 0..detached.ok_or(Status::IllegalParameter)? {
+            self.remove_user(number);
         }
         Ok(NoData {})
     }
 
     /// Finds an event counter and a queue pair, and checks that the device can count such events.
-    fn find<'a>(
-        &'a mut self,
+    fn attachment<'a>(
+        &self,
         attributes: &Attributes,
         qps: &'a mut Qps,
         command: &AttachEventCounter,
-    ) -> Result<Attachment<'a>, Status> {
+    ) -> Result<(u16, &'a mut Qp), Status> {
         check_supported(attributes)?;
         AttachType::try_from(command.attach_type).map_err(|_| Status::IllegalParameter)?;
-        let number = Self::number(command.cntr_handle)?;
-        let counter = self.0.get_mut(number)?;
-        let qp = qps
-            .get_mut(Qps::number(command.qp_handle)?)
-            .ok_or(Status::IllegalParameter)?;
-        let events = command.events;
-        if events.into_raw() & !attributes.event_counter_events != 0 {
-            return Err(Status::IllegalParameter);
-        }
-        Ok(Attachment {
-            number,
-            counter,
-            state: qp.state,
-            attached: &mut qp.counters,
-            events,
-        })
+        let counter = number(command.cntr_handle)?;
+        self.get(counter)?;
+        let qp = qps.table.get_mut(number(command.qp_handle)?)?;
+        let events = command.events.into_raw();
+        let supported = events & !attributes.event_counter_events == 0;
+        ensure(supported, Status::IllegalParameter)?;
+        Ok((counter, qp))
     }
 }
 
 /// Fails if the device has no event counters.
 fn check_supported(attributes: &Attributes) -> Result<(), Status> {
-    if attributes.event_counters {
-        Ok(())
-    } else {
-        Err(Status::UnsupportedOpcode)
-    }
-}
-
-/// Existing objects that an attach or detach command refers to.
-struct Attachment<'a> {
-    number: u16,
-    counter: &'a mut EventCounter,
-    state: QpState,
-    attached: &'a mut Attached,
-    events: QpEvents,
+    ensure(attributes.event_counters, Status::UnsupportedOpcode)
 }

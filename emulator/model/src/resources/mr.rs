@@ -21,7 +21,7 @@ use super::{
     pd::Pds,
     table::Table,
 };
-use crate::{Host, profile::attributes::Attributes, queue::Place, view};
+use crate::{Host, ensure, profile::attributes::Attributes, queue::Place, view};
 
 /// Bit that distinguishes a remote key from the local key of the same region, to detect a driver that confuses them. It is in the
 /// part of a [`Key`] that identifies the region.
@@ -134,26 +134,14 @@ pub(crate) struct Registration {
     pub(crate) pages: PageReader,
 }
 
-/// A fast registration of a region.
-#[derive(Debug)]
-pub(crate) struct FastRegistration {
-    request: FastMrRegReq,
-    pub(crate) pages: PageReader,
-}
-
 /// All memory regions. The local key of a new region is its number.
 #[derive(Debug, Default)]
 pub(crate) struct Mrs {
-    pub(super) table: Table<Mr, u32>,
+    pub(crate) table: Table<Mr, u32>,
     total_pages: u64,
 }
 
 impl Mrs {
-    /// Describes the first memory regions for a snapshot.
-    pub(crate) fn snapshot(&self) -> Vec<MemoryRegion> {
-        self.table.first().map(From::from).collect()
-    }
-
     /// Removes all memory regions, as a reset does.
     pub(super) fn end(&mut self) {
         self.table.end();
@@ -174,22 +162,17 @@ impl Mrs {
     fn find(&self, key: Key) -> Result<&Mr, Denied> {
         let mr = self.table.get(key.region & !REMOTE_KEY);
         let mr = mr.map_err(|_| Denied)?;
-        if key.generation == mr.generation {
-            Ok(mr)
-        } else {
-            Err(Denied)
-        }
+        ensure(key.generation == mr.generation, Denied)?;
+        Ok(mr)
     }
 
     /// Finds the region of a local key of any generation, if it belongs to `pd` and gets its pages by work requests.
     fn find_fast(&mut self, pd: u16, key: u32) -> Result<&mut Mr, Denied> {
         let parts = Key::from_raw(key);
         let mr = self.table.get_mut(parts.region).map_err(|_| Denied)?;
-        if mr.fast && mr.pd == pd && parts.into_raw() == key {
-            Ok(mr)
-        } else {
-            Err(Denied)
-        }
+        let is_right = mr.fast && mr.pd == pd && parts.into_raw() == key;
+        ensure(is_right, Denied)?;
+        Ok(mr)
     }
 
     /// Begins a fast registration for a work request of a queue pair of `pd`. The caller then reads its pages, and
@@ -199,15 +182,14 @@ impl Mrs {
         attributes: &Attributes,
         pd: u16,
         request: FastMrRegReq,
-    ) -> Result<FastRegistration, CompStatus> {
+    ) -> Result<PageReader, CompStatus> {
         let mr = self.find_empty(pd, request.lkey)?;
         let shift = request.flags.phys_page_size_shift;
         let mode = PblMode::try_from(request.flags.pbl_mode);
         let mode = mode.map_err(|_| CompStatus::LocalUnsupportedOp)?;
-        if !permits(attributes, request.permissions) || attributes.page_size_cap & (1 << shift) == 0
-        {
-            return Err(CompStatus::LocalUnsupportedOp);
-        }
+        let supported = permits(attributes, request.permissions)
+            && attributes.page_size_cap & (1 << shift) != 0;
+        ensure(supported, CompStatus::LocalUnsupportedOp)?;
         let most = match mode {
             PblMode::Inline => 1,
             PblMode::Direct => mr.capacity,
@@ -216,23 +198,22 @@ impl Mrs {
             .filter(|count| *count <= most)
             .and_then(|count| usize::try_from(count).ok())
             .ok_or(CompStatus::LocalBadLength)?;
-        let pages = match mode {
-            PblMode::Inline => PageReader::inline(attributes, &[request.pbl], shift),
+        match mode {
+            PblMode::Inline => Ok(PageReader::inline(attributes, &[request.pbl], shift)),
             PblMode::Direct if request.pbl % PAGE_ADDRESS_SIZE == 0 => {
-                PageReader::direct(request.pbl, count, shift)
+                Ok(PageReader::direct(request.pbl, count, shift))
             }
-            PblMode::Direct => return Err(CompStatus::LocalInvalidLkey),
-        };
-        Ok(FastRegistration { request, pages })
+            PblMode::Direct => Err(CompStatus::LocalInvalidLkey),
+        }
     }
 
     /// Finishes a fast registration whose pages are all read.
     pub(crate) fn finish_fast(
         &mut self,
         pd: u16,
-        registration: FastRegistration,
+        request: FastMrRegReq,
+        pages: PageReader,
     ) -> Result<(), CompStatus> {
-        let FastRegistration { request, pages } = registration;
         // The region may have been deregistered or registered meanwhile.
         let mr = self.find_empty(pd, request.lkey)?;
         mr.pages = pages.finish().ok_or(CompStatus::LocalInvalidLkey)?;
@@ -260,9 +241,8 @@ impl Mrs {
         key: u32,
     ) -> Result<(), Denied> {
         let mr = self.find_fast(pd, key & !REMOTE_KEY)?;
-        if !mr.has_memory() || mr.generation != Key::from_raw(key).generation {
-            return Err(Denied);
-        }
+        let is_valid = mr.has_memory() && mr.generation == Key::from_raw(key).generation;
+        ensure(is_valid, Denied)?;
         host.quiesce();
         mr.length = 0;
         mr.pages = PageRuns::default();
@@ -277,25 +257,17 @@ impl Mrs {
                 .checked_add(pages)
                 .is_some_and(|total| total <= attributes.max_total_pages)
             && self.table.len() < attributes.max_mr as usize;
-        if room {
-            Ok(())
-        } else {
-            Err(Status::ResourceAllocationFailure)
-        }
+        ensure(room, Status::ResourceAllocationFailure)
     }
 
     /// Returns the region of memory that a queue pair of `pd` accesses.
     pub(crate) fn check(&self, pd: u16, memory: Keyed, access: Access) -> Result<&Mr, Denied> {
         let key = Key::from_raw(memory.key);
-        if (key.region & REMOTE_KEY != 0) != access.is_remote() {
-            return Err(Denied);
-        }
+        ensure((key.region & REMOTE_KEY != 0) == access.is_remote(), Denied)?;
         let mr = self.find(key)?;
         let end = memory.address.checked_add(memory.length.into());
         let inside = memory.address >= mr.iova && end.is_some_and(|end| end - mr.iova <= mr.length);
-        if mr.pd != pd || !mr.allows(access) || !inside {
-            return Err(Denied);
-        }
+        ensure(mr.pd == pd && mr.allows(access) && inside, Denied)?;
         Ok(mr)
     }
 
@@ -355,34 +327,27 @@ impl Mrs {
         let list = command.page_list().ok_or(Status::MalformedRequest)?;
         let last = command.mr_length.checked_sub(1);
         let valid = last.is_some_and(|last| command.iova.checked_add(last).is_some());
-        if !valid || !permits(attributes, command.permissions) {
-            return Err(Status::IllegalParameter.into());
-        }
+        let legal = valid && permits(attributes, command.permissions);
+        ensure(legal, Status::IllegalParameter)?;
         pds.get(command.pd)?;
 
         let shift = command.flags.phys_page_size_shift;
         if command.flags.mem_addr_phy_mode_en {
-            if !attributes.physical_mr {
-                return Err(Status::UnsupportedOpcode.into());
-            }
+            ensure(attributes.physical_mr, Status::UnsupportedOpcode)?;
             // Amazon's driver passes no page.
-            if !matches!(list, PageList::Inline([_, 0, 0, 0])) || command.page_num > 1 {
-                return Err(Status::MalformedRequest.into());
-            }
-            if !attributes.reaches(command.iova, command.mr_length) {
-                return Err(Status::IllegalParameter.into());
-            }
+            let legal = matches!(list, PageList::Inline([_, 0, 0, 0])) && command.page_num <= 1;
+            ensure(legal, Status::MalformedRequest)?;
+            let legal = attributes.reaches(command.iova, command.mr_length);
+            ensure(legal, Status::IllegalParameter)?;
             let pages = PageReader::inline(attributes, &[], shift);
             return Ok(Registration { command, pages });
         }
-        if attributes.page_size_cap & (1 << shift) == 0 {
-            return Err(Status::IllegalParameter.into());
-        }
+        let legal = attributes.page_size_cap & (1 << shift) != 0;
+        ensure(legal, Status::IllegalParameter)?;
         let count = page_count(command.iova, command.mr_length, shift);
         let count = count.ok_or(Status::IllegalParameter)?;
-        if command.page_num != 0 && u64::from(command.page_num) != count {
-            return Err(Status::IllegalParameter.into());
-        }
+        let legal = [0, count].contains(&command.page_num.into());
+        ensure(legal, Status::IllegalParameter)?;
         self.check_room(attributes, count)?;
         let pages = PageReader::of_command(attributes, list, count, shift)?;
         Ok(Registration { command, pages })
@@ -434,13 +399,9 @@ impl Mrs {
         pds: &mut Pds,
         command: &AllocMr,
     ) -> Result<AllocMrResponse, Status> {
-        if !attributes.fast_mr {
-            return Err(Status::UnsupportedOpcode);
-        }
+        ensure(attributes.fast_mr, Status::UnsupportedOpcode)?;
         pds.get(command.pd)?;
-        if command.max_pages == 0 {
-            return Err(Status::IllegalParameter);
-        }
+        ensure(command.max_pages != 0, Status::IllegalParameter)?;
         let capacity = command.max_pages.into();
         self.check_room(attributes, capacity)?;
         let mr = Mr {
@@ -466,14 +427,9 @@ impl Mrs {
     ) -> Result<NoData, Status> {
         let key = Key::from_raw(command.l_key);
         // The driver may have advanced the key of a fast region without registering it.
-        let generation = if self.table.get(key.region)?.fast {
-            key.generation
-        } else {
-            0
-        };
-        if command.l_key != (Key { generation, ..key }).into_raw() {
-            return Err(Status::IllegalParameter);
-        }
+        let legal = (self.table.get(key.region)?.fast || key.generation == 0)
+            && command.l_key == key.into_raw();
+        ensure(legal, Status::IllegalParameter)?;
         host.quiesce();
         let mr = self.table.remove(key.region)?;
         self.total_pages -= mr.capacity;

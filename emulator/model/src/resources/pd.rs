@@ -7,22 +7,15 @@ use efa_hw::admin::{
     pd::{AllocPdResponse, DeallocPd},
 };
 
-use super::table::{Shared, Table, Users};
+use super::table::Table;
 use crate::profile::attributes::Attributes;
 
 /// A protection domain.
 #[derive(Debug, Default)]
 pub(crate) struct Pd {
-    users: Users,
     /// Whether its queue pairs may change memory regions. It is set when the driver creates a region in it that programs can't
     /// have. The interface has no other sign that a protection domain belongs to the kernel.
     privileged: bool,
-}
-
-impl Shared for Pd {
-    fn users(&mut self) -> &mut Users {
-        &mut self.users
-    }
 }
 
 /// All protection domains.

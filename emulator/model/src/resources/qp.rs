@@ -15,11 +15,16 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    cq::Cqs, pd::Pds, qp_events::Attached, receive_queue::ReceiveQueue, send_queue::SendQueue,
-    table::Table, uar::Uars,
+    cq::Cqs,
+    pd::Pds,
+    qp_events::Attached,
+    receive_queue::ReceiveQueue,
+    send_queue::SendQueue,
+    table::{Table, number},
+    uar::Uars,
 };
 use crate::{
-    QpCounters, WorkQueue,
+    QpCounters, WorkQueue, ensure,
     profile::{attributes::Attributes, bars::Bars},
     queue::Place,
     view,
@@ -65,6 +70,17 @@ pub(crate) struct Qp {
     pub(crate) incarnation: u32,
 }
 
+impl Qp {
+    /// Returns the current reference to the queue pair, which has this number.
+    pub(crate) fn id(&self, number: u16) -> QpId {
+        let incarnation = self.incarnation;
+        QpId {
+            number,
+            incarnation,
+        }
+    }
+}
+
 /// Reference to a queue pair, which becomes stale when the queue pair is reset, fails or is destroyed. References with the same
 /// number are ordered by age, with the oldest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -77,7 +93,7 @@ pub struct QpId {
 /// All queue pairs. The handle of a queue pair is its number.
 #[derive(Debug, Default)]
 pub(crate) struct Qps {
-    pub(super) table: Table<Qp>,
+    pub(crate) table: Table<Qp>,
     incarnations: u32,
     /// Queue pairs that may have work requests to fetch.
     scheduled: BTreeSet<u16>,
@@ -122,16 +138,10 @@ view! {
 }
 
 impl Qps {
-    /// Describes the first queue pairs for a snapshot.
-    pub(crate) fn snapshot(&self) -> Vec<QueuePair> {
-        self.table.first().map(From::from).collect()
-    }
-
     /// Returns the counters of the first queue pairs.
     pub(crate) fn counters(&self) -> Vec<QpCounters> {
-        let first = self.table.first();
-        let numbered = first.map(|(qp, of)| QpCounters { qp, ..of.counted });
-        numbered.collect()
+        let counters = |(qp, of): (u16, &Qp)| QpCounters { qp, ..of.counted };
+        self.table.first(counters)
     }
 
     /// Returns a queue pair and the id of its work request that uses the memory region with a local key. This only finds programs'
@@ -145,16 +155,6 @@ impl Qps {
         };
         let uses = |(number, qp): (u16, &Qp)| Some((number, qp.send_queue.user_of(lkey)?));
         self.table.numbered().take_while(is_searched).find_map(uses)
-    }
-
-    /// Returns the locations of all receive queues.
-    pub(super) fn receive_places(&self) -> impl Iterator<Item = Place> {
-        self.table.iter().map(|qp| qp.receive_queue.place)
-    }
-
-    /// Returns the location of the receive queue of a queue pair.
-    pub(crate) fn receive_queue(&self, number: u16) -> Option<Place> {
-        self.table.get(number).ok().map(|qp| qp.receive_queue.place)
     }
 
     pub(crate) fn get(&self, number: u16) -> Option<&Qp> {
@@ -175,15 +175,6 @@ impl Qps {
     pub(crate) fn current_mut(&mut self, id: QpId) -> Option<&mut Qp> {
         self.get_mut(id.number)
             .filter(|qp| qp.incarnation == id.incarnation)
-    }
-
-    /// Returns the current reference to a queue pair.
-    pub(crate) fn id(&self, number: u16) -> Option<QpId> {
-        let incarnation = self.get(number)?.incarnation;
-        Some(QpId {
-            number,
-            incarnation,
-        })
     }
 
     /// Removes all queue pairs, but keeps the count of incarnations.
@@ -238,10 +229,6 @@ impl Qps {
         self.scheduled.remove(&number);
     }
 
-    pub(crate) fn number(handle: u32) -> Result<u16, Status> {
-        u16::try_from(handle).map_err(|_| Status::IllegalParameter)
-    }
-
     /// Creates a queue pair, which becomes a user of its objects.
     pub(crate) fn create(
         &mut self,
@@ -251,31 +238,27 @@ impl Qps {
         command: &CreateQp,
     ) -> Result<CreateQpResponse, Status> {
         let qp_type = QpType::try_from(command.qp_type).map_err(|_| Status::IllegalParameter)?;
-        if command.flags.unsolicited_write_recv && !attributes.unsolicited_write_recv {
-            return Err(Status::UnsupportedOpcode);
-        }
+        let unsolicited_write_recv = command.flags.unsolicited_write_recv;
+        let supported = attributes.unsolicited_write_recv || !unsolicited_write_recv;
+        ensure(supported, Status::UnsupportedOpcode)?;
         let has_long_ids = command.flags.sq_64_bit_req_id;
-        if has_long_ids && !attributes.sq_64_bit_req_id {
-            return Err(Status::MalformedRequest);
-        }
+        let supported = attributes.sq_64_bit_req_id || !has_long_ids;
+        ensure(supported, Status::MalformedRequest)?;
         // The send queue is in the device, the receive queue in memory that the driver allocates.
-        let virt = command.flags.sq_virt || command.flags.rq_virt;
-        if command.sl > attributes.max_sl {
-            return Err(Status::IllegalParameter);
-        }
-        if virt || command.sq_base_addr != 0 || command.sq_l_key != 0 || command.rq_l_key != 0 {
-            return Err(Status::IllegalParameter);
-        }
-        check_send_queue(command, attributes)?;
-        check_receive_queue(command, attributes)?;
+        let legal = command.sl <= attributes.max_sl
+            && !(command.flags.sq_virt || command.flags.rq_virt)
+            && (command.sq_base_addr, command.sq_l_key, command.rq_l_key) == (0, 0, 0)
+            && is_send_queue(command, attributes)
+            && is_receive_queue(command, attributes);
+        ensure(legal, Status::IllegalParameter)?;
 
         pds.get(command.pd)?;
         uars.get(command.uar)?;
-        let send_cq = cqs.check(command.send_cq_idx)?;
-        let recv_cq = cqs.check(command.recv_cq_idx)?;
-        if has_long_ids && !cqs.has_long_ids(send_cq) {
-            return Err(Status::IllegalParameter);
-        }
+        let send_cq = number(command.send_cq_idx)?;
+        let legal = cqs.get(send_cq)?.has_long_ids || !has_long_ids;
+        let recv_cq = number(command.recv_cq_idx)?;
+        cqs.get(recv_cq)?;
+        ensure(legal, Status::IllegalParameter)?;
         let limit = attributes.max_qp.min(bars.max_qp);
         let qp_num = self.table.insert(
             attributes,
@@ -288,7 +271,7 @@ impl Qps {
                 qkey: 0,
                 sq_psn: 0,
                 rnr_retry: default_rnr_retry(qp_type),
-                unsolicited_write_recv: command.flags.unsolicited_write_recv,
+                unsolicited_write_recv,
                 has_long_ids,
                 send_cq: (send_cq, 0),
                 recv_cq: (recv_cq, 0),
@@ -327,7 +310,7 @@ impl Qps {
     }
 
     pub(crate) fn query(&self, command: &QueryQp) -> Result<QueryQpResponse, Status> {
-        let qp = self.table.get(Self::number(command.qp_handle)?)?;
+        let qp = self.table.get(number(command.qp_handle)?)?;
         Ok(QueryQpResponse {
             qp_state: qp.state.into(),
             qkey: qp.qkey,
@@ -344,51 +327,38 @@ impl Qps {
     }
 }
 
-/// Checks the size of the send queue's ring.
-fn check_send_queue(command: &CreateQp, attributes: &Attributes) -> Result<(), Status> {
+/// Whether the size of the send queue's ring is legal.
+fn is_send_queue(command: &CreateQp, attributes: &Attributes) -> bool {
     let (depth, size) = (command.send_queue_depth, command.send_queue_ring_size);
     let min = u32::from(attributes.min_sq_depth);
-    if depth == 0 && size == 0 && min == 0 {
-        return Ok(());
+    if (depth, size, min) == (0, 0, 0) {
+        return true;
     }
     let wqe_size = size.checked_div(depth).filter(|_| size % depth == 0);
-    let legal = match wqe_size {
-        Some(64) => true,
-        Some(128) => attributes.wide_wqe(),
-        _ => false,
-    } && depth.is_power_of_two()
+    (wqe_size == Some(64) || wqe_size == Some(128) && attributes.wide_wqe())
+        && depth.is_power_of_two()
         && (min..=attributes.max_sq_depth).contains(&depth)
-        && size <= attributes.max_llq_size;
-    if legal {
-        Ok(())
-    } else {
-        Err(Status::IllegalParameter)
-    }
+        && size <= attributes.max_llq_size
 }
 
-/// Checks size and address of the receive queue's ring.
-fn check_receive_queue(command: &CreateQp, attributes: &Attributes) -> Result<(), Status> {
+/// Whether size and address of the receive queue's ring are legal.
+fn is_receive_queue(command: &CreateQp, attributes: &Attributes) -> bool {
     let (depth, size) = (
         u64::from(command.recv_queue_depth),
         u64::from(command.recv_queue_ring_size),
     );
-    if depth == 0 && size == 0 {
-        return Ok(());
+    if (depth, size) == (0, 0) {
+        return true;
     }
     // In Linux's `efa_admin_cmds_defs.h`, `max_rq_depth` counts buffer descriptors. The doorbell counts them modulo 2^16: more
     // than half of that would make a full ring look empty.
     let most = u64::from(attributes.max_rq_depth).min(1 << 15);
     let descriptors = size / RX_DESCRIPTOR_SIZE;
-    let legal = size % RX_DESCRIPTOR_SIZE == 0
+    size % RX_DESCRIPTOR_SIZE == 0
         && descriptors.is_power_of_two()
         && depth <= descriptors
         && descriptors <= most
         && command.rq_base_addr != 0
         && command.rq_base_addr % RX_DESCRIPTOR_SIZE == 0
-        && attributes.reaches(command.rq_base_addr, size);
-    if legal {
-        Ok(())
-    } else {
-        Err(Status::IllegalParameter)
-    }
+        && attributes.reaches(command.rq_base_addr, size)
 }

@@ -56,10 +56,16 @@ impl Attached {
         self.0[event as usize]
     }
 
-    /// Returns the entries for the given event kinds.
-    pub(super) fn of(&mut self, events: QpEvents) -> impl Iterator<Item = &mut Option<u16>> {
+    /// Replaces the event counter of the given event kinds. Returns their number, or `None` if one of them has another than `from`.
+    pub(super) fn replace(
+        &mut self,
+        events: QpEvents,
+        from: Option<u16>,
+        to: Option<u16>,
+    ) -> Option<usize> {
         let events = events.into_raw();
-        let wanted = move |(bit, counter): (u32, _)| (events & (1 << bit) != 0).then_some(counter);
-        (0..).zip(&mut self.0).filter_map(wanted)
+        let kinds = (0..EVENTS).filter(|bit| events & (1 << bit) != 0);
+        let fits = kinds.clone().all(|kind| self.0[kind] == from);
+        fits.then(|| kinds.map(|kind| self.0[kind] = to).count())
     }
 }

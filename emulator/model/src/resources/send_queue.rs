@@ -15,7 +15,7 @@ use efa_hw::{
 
 use super::{
     memory::{self, Keyed},
-    mr::FastRegistration,
+    page_list::PageReader,
 };
 use crate::{
     Host, Then, WorkQueue,
@@ -64,8 +64,8 @@ pub(crate) struct SendQueue {
 pub(crate) struct Registering {
     /// Number of the work request.
     pub(crate) id: u64,
-    pub(crate) work: RegionWork,
-    pub(crate) registration: FastRegistration,
+    pub(crate) request: FastMrRegReq,
+    pub(crate) pages: PageReader,
 }
 
 /// Operation of the transport for a queue pair.

@@ -10,7 +10,7 @@ use std::{
 
 use efa_hw::admin::Status;
 
-use crate::profile::attributes::Attributes;
+use crate::{ensure, profile::attributes::Attributes};
 
 /// Limit on the objects of a kind that are listed.
 const MAX_LISTED: usize = 256;
@@ -36,6 +36,11 @@ impl Number for u16 {
     const MAX: usize = u16::MAX as usize - 1;
 }
 
+/// Returns the number of an object of which a command has the handle.
+pub(crate) fn number(handle: u32) -> Result<u16, Status> {
+    u16::try_from(handle).map_err(|_| Status::IllegalParameter)
+}
+
 /// Numbers of memory regions.
 impl Number for u32 {
     /// Keys have 20 bits for the number, of which one distinguishes remote keys.
@@ -48,13 +53,20 @@ impl Number for u32 {
 /// even after a reset, to detect a driver that still uses it; or as early as possible if the attributes say so.
 #[derive(Debug)]
 pub(crate) struct Table<T, N = u16> {
-    objects: Vec<Option<T>>,
+    objects: Vec<Option<Object<T>>>,
     free: VecDeque<N>,
     live: usize,
     /// Numbers of objects that a reset has removed, and that were not reused since.
     ended: HashSet<N>,
     /// Whether a lookup named one of these since the last [`take_missed`](Self::take_missed).
     missed: Cell<bool>,
+}
+
+/// An object, and the number of other objects that refer to it.
+#[derive(Debug)]
+struct Object<T> {
+    object: T,
+    users: u32,
 }
 
 impl<T, N> Default for Table<T, N> {
@@ -83,9 +95,7 @@ impl<T, N: Number> Table<T, N> {
         object: T,
     ) -> Result<N, Status> {
         let limit = usize::try_from(limit).unwrap_or(N::MAX).min(N::MAX);
-        if self.live >= limit {
-            return Err(Status::ResourceAllocationFailure);
-        }
+        ensure(self.live < limit, Status::ResourceAllocationFailure)?;
         let number = if attributes.reuse_numbers && !self.free.is_empty() {
             self.free.pop_back()
         } else if self.objects.len() < limit {
@@ -96,7 +106,8 @@ impl<T, N: Number> Table<T, N> {
         };
         let number = number.ok_or(Status::ResourceAllocationFailure)?;
         let place = number.index().and_then(|index| self.objects.get_mut(index));
-        *place.ok_or(Status::ResourceAllocationFailure)? = Some(object);
+        let place = place.ok_or(Status::ResourceAllocationFailure)?;
+        *place = Some(Object { object, users: 0 });
         self.live += 1;
         self.ended.remove(&number);
         Ok(number)
@@ -104,14 +115,19 @@ impl<T, N: Number> Table<T, N> {
 
     /// Returns the object with a number.
     pub(crate) fn get(&self, number: N) -> Result<&T, Status> {
-        number
-            .index()
-            .and_then(|index| self.objects.get(index)?.as_ref())
-            .ok_or_else(|| self.miss(number))
+        let place = number.index().and_then(|index| self.objects.get(index));
+        match place {
+            Some(Some(it)) => Ok(&it.object),
+            _ => Err(self.miss(number)),
+        }
     }
 
     /// Returns the object with a number.
     pub(crate) fn get_mut(&mut self, number: N) -> Result<&mut T, Status> {
+        self.find(number).map(|it| &mut it.object)
+    }
+
+    fn find(&mut self, number: N) -> Result<&mut Object<T>, Status> {
         self.get(number)?;
         let place = number.index().and_then(|index| self.objects.get_mut(index));
         place
@@ -123,12 +139,32 @@ impl<T, N: Number> Table<T, N> {
     pub(crate) fn remove(&mut self, number: N) -> Result<T, Status> {
         self.get(number)?;
         let place = number.index().and_then(|index| self.objects.get_mut(index));
-        let object = place
+        let it = place
             .and_then(Option::take)
             .ok_or(Status::IllegalParameter)?;
         self.live -= 1;
         self.free.push_back(number);
-        Ok(object)
+        Ok(it.object)
+    }
+
+    /// Adds a user of an object that is known to exist.
+    pub(crate) fn add_user(&mut self, number: N) {
+        if let Ok(it) = self.find(number) {
+            it.users += 1;
+        }
+    }
+
+    /// Removes a user of an object.
+    pub(crate) fn remove_user(&mut self, number: N) {
+        if let Ok(it) = self.find(number) {
+            it.users -= 1;
+        }
+    }
+
+    /// Removes an object that has no users.
+    pub(crate) fn remove_unused(&mut self, number: N) -> Result<T, Status> {
+        ensure(self.find(number)?.users == 0, Status::ResourceBusy)?;
+        self.remove(number)
     }
 
     /// Removes all objects, as a reset does.
@@ -157,73 +193,17 @@ impl<T, N: Number> Table<T, N> {
 
     /// All objects, in the order of their numbers.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.objects.iter().flatten()
+        self.objects.iter().flatten().map(|it| &it.object)
     }
 
     /// All objects with their numbers.
     pub(super) fn numbered(&self) -> impl Iterator<Item = (N, &T)> {
         let objects = (0..).map_while(N::of).zip(&self.objects);
-        objects.filter_map(|(number, object)| Some((number, object.as_ref()?)))
+        objects.filter_map(|(number, it)| Some((number, &it.as_ref()?.object)))
     }
 
-    /// Returns the first [`MAX_LISTED`] objects, as there may be very many.
-    pub(super) fn first(&self) -> impl Iterator<Item = (N, &T)> {
-        self.numbered().take(MAX_LISTED)
-    }
-}
-
-/// Number of other objects that refer to an object.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Users(u32);
-
-impl Users {
-    pub(crate) fn add(&mut self) {
-        self.0 += 1;
-    }
-
-    pub(crate) fn remove(&mut self) {
-        self.0 -= 1;
-    }
-
-    /// Fails if there are users.
-    pub(crate) fn none(self) -> Result<(), Status> {
-        if self.0 == 0 {
-            Ok(())
-        } else {
-            Err(Status::ResourceBusy)
-        }
-    }
-}
-
-/// An object that others refer to.
-pub(crate) trait Shared {
-    fn users(&mut self) -> &mut Users;
-}
-
-impl Shared for Users {
-    fn users(&mut self) -> &mut Users {
-        self
-    }
-}
-
-impl<T: Shared> Table<T> {
-    /// Adds a user of an object that is known to exist.
-    pub(crate) fn add_user(&mut self, number: u16) {
-        if let Ok(object) = self.get_mut(number) {
-            object.users().add();
-        }
-    }
-
-    /// Removes a user of an object.
-    pub(crate) fn remove_user(&mut self, number: u16) {
-        if let Ok(object) = self.get_mut(number) {
-            object.users().remove();
-        }
-    }
-
-    /// Removes an object that has no users.
-    pub(crate) fn remove_unused(&mut self, number: u16) -> Result<T, Status> {
-        self.get_mut(number)?.users().none()?;
-        self.remove(number)
+    /// Describes the first [`MAX_LISTED`] objects, as there may be very many.
+    pub(crate) fn first<'a, V>(&'a self, describe: impl FnMut((N, &'a T)) -> V) -> Vec<V> {
+        self.numbered().take(MAX_LISTED).map(describe).collect()
     }
 }

@@ -7,11 +7,11 @@ use efa_hw::admin::{
     uar::{AllocUarResponse, DeallocUar},
 };
 
-use super::table::{Table, Users};
+use super::table::Table;
 use crate::profile::{attributes::Attributes, bars::Bars};
 
 /// All user access regions. Their only state is their number of users.
-pub(crate) type Uars = Table<Users>;
+pub(crate) type Uars = Table<()>;
 
 impl Uars {
     pub(crate) fn alloc(
@@ -20,7 +20,7 @@ impl Uars {
         bars: &Bars,
     ) -> Result<AllocUarResponse, Status> {
         let limit = attributes.max_uar.min(bars.max_uar);
-        let uar = self.insert(attributes, limit, Users::default())?;
+        let uar = self.insert(attributes, limit, ())?;
         Ok(AllocUarResponse { uar })
     }
 
