@@ -89,10 +89,10 @@ impl Device {
 impl Emulator {
     pub(crate) fn network(&self) -> Network {
         Network {
-            settings: (*self.runtime.settings()).clone(),
-            paths: self.runtime.paths(),
-            remote_devices: self.runtime.remote_devices(),
-            overflows: self.runtime.overflows(),
+            settings: (*self.runtime.fabric().settings()).clone(),
+            paths: self.runtime.fabric().paths(),
+            remote_devices: self.runtime.fabric().remote_devices(),
+            overflows: self.runtime.fabric().overflows(),
         }
     }
 

@@ -120,12 +120,12 @@ impl Peers {
         let mut writer = BufWriter::with_capacity(BUFFER, stream.try_clone()?);
         let limited = Until::new(stream, Instant::now() + GREETING);
         let mut reader = BufReader::with_capacity(BUFFER, limited);
-        let addresses = self.runtime.addresses();
+        let addresses = self.runtime.fabric().addresses();
         let Some((program, devices)) = greet(&mut reader, &mut writer, self.program, addresses)?
         else {
             return Ok(());
         };
-        let session = self.runtime.session(program, &devices);
+        let session = self.runtime.fabric().session(program, &devices);
         let Some(offered) = offer(&mut reader, &mut writer, session.number)? else {
             return Ok(());
         };
@@ -164,13 +164,13 @@ impl Peers {
         match writing.spawn(move || send(&mut writer, &frames)) {
             Ok(writing) => {
                 let result = receive(&mut reader, |frame| self.runtime.accept(link, frame));
-                self.runtime.leave(link);
+                self.runtime.fabric().leave(self.runtime.now(), link);
                 end(stream);
                 let _ = writing.join();
                 result
             }
             Err(error) => {
-                self.runtime.leave(link);
+                self.runtime.fabric().leave(self.runtime.now(), link);
                 Err(error)
             }
         }

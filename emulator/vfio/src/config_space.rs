@@ -9,46 +9,29 @@ use crate::bar::Bars;
 /// Bytes of a PCI Express function's configuration space.
 pub(crate) const SIZE: usize = 4096;
 
-// Type 0 header.
-const VENDOR_ID: usize = 0x00;
-const DEVICE_ID: usize = 0x02;
+// Offsets of registers, and their bits.
 const COMMAND: usize = 0x04;
-const STATUS: usize = 0x06;
-const SUBCLASS: usize = 0x0a;
-const CLASS: usize = 0x0b;
-const CACHE_LINE_SIZE: usize = 0x0c;
-const BAR0: usize = 0x10;
-const SUBSYSTEM_VENDOR_ID: usize = 0x2c;
-const SUBSYSTEM_ID: usize = 0x2e;
-const CAPABILITIES: usize = 0x34;
-const INTERRUPT_LINE: usize = 0x3c;
-
 const COMMAND_MEMORY: u16 = 1 << 1;
 const COMMAND_BUS_MASTER: u16 = 1 << 2;
 const COMMAND_PARITY: u16 = 1 << 6;
 const COMMAND_SERR: u16 = 1 << 8;
 const COMMAND_INTX_DISABLE: u16 = 1 << 10;
 const STATUS_CAPABILITIES: u16 = 1 << 4;
-const CLASS_NETWORK: u8 = 0x02;
-const SUBCLASS_ETHERNET: u8 = 0x00;
+const CLASS_ETHERNET: u32 = 0x0200;
+const BAR0: usize = 0x10;
 const BAR_64_BIT: u32 = 0b10 << 1;
 const BAR_PREFETCHABLE: u32 = 1 << 3;
 
-// Power management capability.
+/// Power management capability.
 const POWER: usize = 0x40;
-const POWER_ID: u8 = 0x01;
-const POWER_CAPABILITIES: usize = POWER + 0x02;
 const POWER_CONTROL: usize = POWER + 0x04;
 const POWER_VERSION_3: u16 = 0x0003;
 const POWER_STATE: u8 = 0b11;
 const D0: u8 = 0;
 const D3_HOT: u8 = 3;
 
-// PCI Express capability. Its offset and that of MSI-X are the same as in Amazon's other functions.
+/// PCI Express capability. Its offset and that of MSI-X are the same as in Amazon's other functions.
 const EXPRESS: usize = 0x70;
-const EXPRESS_ID: u8 = 0x10;
-const EXPRESS_FLAGS: usize = EXPRESS + 0x02;
-const DEVICE_CAPABILITIES: usize = EXPRESS + 0x04;
 const DEVICE_CONTROL: usize = EXPRESS + 0x08;
 const LINK_CAPABILITIES: usize = EXPRESS + 0x0c;
 const LINK_STATUS: usize = EXPRESS + 0x12;
@@ -65,21 +48,15 @@ const LINK_WIDTH_16: u16 = 16 << 4;
 /// Gbit/s of 16 lanes, for each speed of PCI Express from 2.5 GT/s on.
 const LINK_GBPS: [u16; 6] = [32, 64, 126, 252, 504, 968];
 
-// MSI-X capability.
+/// MSI-X capability.
 const MSIX: usize = 0xb0;
-const MSIX_ID: u8 = 0x11;
-const MSIX_CONTROL: usize = MSIX + 0x02;
 const MSIX_TABLE: usize = MSIX + 0x04;
 const MSIX_PENDING: usize = MSIX + 0x08;
 const MSIX_ENABLE: u16 = 1 << 15;
 const MSIX_FUNCTION_MASK: u16 = 1 << 14;
 
-// Advanced error reporting, an extended capability. No PCI errors occur here, so its status registers are zero.
+/// Advanced error reporting, an extended capability. No PCI errors occur here, so its status registers are zero.
 const ERRORS: usize = 0x100;
-const ERRORS_ID_VERSION_2: u32 = 0x0002_0001;
-const UNCORRECTABLE_MASK: usize = ERRORS + 0x08;
-const UNCORRECTABLE_SEVERITY: usize = ERRORS + 0x0c;
-const CORRECTABLE_MASK: usize = ERRORS + 0x14;
 const ALL_UNCORRECTABLE: u32 = 0x007f_f030;
 const FATAL_UNCORRECTABLE: u32 = 0x0046_2030;
 const ALL_CORRECTABLE: u32 = 0x0000_f1c1;
@@ -99,104 +76,86 @@ pub(crate) struct ConfigSpace {
 impl ConfigSpace {
     /// Creates the space of device ID `device`, for `gbps` Gbit/s and `msix_vectors` (1 to [`MAX_MSIX_VECTORS`]) vectors.
     pub(crate) fn new(device: u16, gbps: u16, bars: Bars, msix_vectors: u16) -> Self {
-        let mut new = Self {
-            bytes: Box::new([0; SIZE]),
-            writable: Box::new([0; SIZE]),
-            after_reset: Box::new([0; SIZE]),
-        };
-        new.header(device, bars);
-        new.power();
-        new.express(gbps);
-        new.msix(bars, msix_vectors);
-        new.errors();
-        new.after_reset = new.bytes.clone();
-        new
-    }
-
-    fn header(&mut self, device: u16, bars: Bars) {
-        self.set(VENDOR_ID, pci::VENDOR.to_le_bytes());
-        self.set(DEVICE_ID, device.to_le_bytes());
-        self.set(SUBSYSTEM_VENDOR_ID, pci::VENDOR.to_le_bytes());
-        self.set(SUBSYSTEM_ID, device.to_le_bytes());
-        self.set(SUBCLASS, [SUBCLASS_ETHERNET, CLASS_NETWORK]);
-        const { assert!(SUBCLASS + 1 == CLASS) };
+        let id = both(pci::VENDOR, device);
         let command = COMMAND_MEMORY
             | COMMAND_BUS_MASTER
             | COMMAND_PARITY
             | COMMAND_SERR
             | COMMAND_INTX_DISABLE;
-        self.allow(COMMAND, command.to_le_bytes());
-        self.set(STATUS, STATUS_CAPABILITIES.to_le_bytes());
-        self.allow(CACHE_LINE_SIZE, [0xff]);
-        self.allow(INTERRUPT_LINE, [0xff]);
-        for bar in bars.iter() {
-            let register = BAR0 + 4 * usize::from(bar.index());
-            self.set(register, (BAR_64_BIT | BAR_PREFETCHABLE).to_le_bytes());
-            // Software finds a BAR's size by writing ones: the bits below the size stay as they are.
-            self.allow(register, (!(bars.size(bar) - 1)).to_le_bytes());
-        }
-    }
-
-    fn power(&mut self) {
-        self.set(CAPABILITIES, [POWER as u8]);
-        self.set(POWER, [POWER_ID, EXPRESS as u8]);
-        // States D0 and D3hot. The transition from D3hot to D0 resets the function.
-        self.set(POWER_CAPABILITIES, POWER_VERSION_3.to_le_bytes());
-        self.allow(POWER_CONTROL, [POWER_STATE]);
-    }
-
-    fn errors(&mut self) {
-        self.set(ERRORS, ERRORS_ID_VERSION_2.to_le_bytes());
-        self.allow(UNCORRECTABLE_MASK, ALL_UNCORRECTABLE.to_le_bytes());
-        self.set(UNCORRECTABLE_SEVERITY, FATAL_UNCORRECTABLE.to_le_bytes());
-        self.allow(UNCORRECTABLE_SEVERITY, ALL_UNCORRECTABLE.to_le_bytes());
-        self.set(CORRECTABLE_MASK, ADVISORY_NON_FATAL.to_le_bytes());
-        self.allow(CORRECTABLE_MASK, ALL_CORRECTABLE.to_le_bytes());
-    }
-
-    fn express(&mut self, gbps: u16) {
-        self.set(EXPRESS, [EXPRESS_ID, MSIX as u8]);
-        self.set(EXPRESS_FLAGS, EXPRESS_VERSION_2_ENDPOINT.to_le_bytes());
         let capabilities = MAX_PAYLOAD_256 | ROLE_BASED_ERROR_REPORTING | FUNCTION_LEVEL_RESET;
-        self.set(DEVICE_CAPABILITIES, capabilities.to_le_bytes());
         let control = RELAXED_ORDERING | NO_SNOOP | MAX_READ_REQUEST_512;
-        self.set(DEVICE_CONTROL, control.to_le_bytes());
-        self.allow(
-            DEVICE_CONTROL,
-            (!INITIATE_FUNCTION_LEVEL_RESET).to_le_bytes(),
-        );
         // The slowest link that is fast enough. Programs such as NIXL take its speed for the limit of the device.
         let slower = LINK_GBPS.iter().filter(|link| **link < gbps).count();
         // CAST: The table has six entries.
         let speed = slower.min(LINK_GBPS.len() - 1) as u16 + 1;
         let link = speed | LINK_WIDTH_16;
-        self.set(LINK_CAPABILITIES, u32::from(link).to_le_bytes());
-        self.set(LINK_STATUS, link.to_le_bytes());
-        // One bit for each supported speed, from bit 1 on.
-        self.set(LINK_CAPABILITIES_2, ((2_u32 << speed) - 2).to_le_bytes());
-    }
-
-    fn msix(&mut self, bars: Bars, vectors: u16) {
+        let msix = MSIX_ENABLE | MSIX_FUNCTION_MASK;
         let indicator = u32::from(bars.msix().index());
-        // The offsets are below 4 GiB and multiples of 8; the low three bits name the BAR.
-        let table = bars.msix_table() as u32 | indicator;
-        let pending = bars.msix_pending() as u32 | indicator;
-        self.set(MSIX, [MSIX_ID, 0]);
-        self.set(MSIX_CONTROL, (vectors - 1).to_le_bytes());
-        self.allow(
-            MSIX_CONTROL,
-            (MSIX_ENABLE | MSIX_FUNCTION_MASK).to_le_bytes(),
-        );
-        self.set(MSIX_TABLE, table.to_le_bytes());
-        self.set(MSIX_PENDING, pending.to_le_bytes());
-    }
-
-    fn set<const N: usize>(&mut self, at: usize, value: [u8; N]) {
-        self.bytes[at..at + N].copy_from_slice(&value);
-    }
-
-    fn allow<const N: usize>(&mut self, at: usize, mask: [u8; N]) {
-        self.writable[at..at + N].copy_from_slice(&mask);
+        let mut new = Self {
+            bytes: Box::new([0; SIZE]),
+            writable: Box::new([0; SIZE]),
+            after_reset: Box::new([0; SIZE]),
+        };
+        // Registers of 32 bits: offset, value and writable bits. A capability begins with its ID and the offset of the next one.
+        for (at, value, writable) in [
+            (0x00, id, 0),
+            (COMMAND, both(0, STATUS_CAPABILITIES), command.into()),
+            // Revision and class.
+            (0x08, CLASS_ETHERNET << 16, 0),
+            // Cache line size.
+            (0x0c, 0, 0xff),
+            // Subsystem.
+            (0x2c, id, 0),
+            // The first capability.
+            (0x34, POWER as u32, 0),
+            // Interrupt line.
+            (0x3c, 0, 0xff),
+            // States D0 and D3hot. The transition from D3hot to D0 resets the function.
+            (
+                POWER,
+                both(0x01 | (EXPRESS as u16) << 8, POWER_VERSION_3),
+                0,
+            ),
+            (POWER_CONTROL, 0, POWER_STATE.into()),
+            (
+                EXPRESS,
+                both(0x10 | (MSIX as u16) << 8, EXPRESS_VERSION_2_ENDPOINT),
+                0,
+            ),
+            (EXPRESS + 0x04, capabilities, 0),
+            (
+                DEVICE_CONTROL,
+                control.into(),
+                (!INITIATE_FUNCTION_LEVEL_RESET).into(),
+            ),
+            (LINK_CAPABILITIES, link.into(), 0),
+            (LINK_STATUS - 2, both(0, link), 0),
+            // One bit for each supported speed, from bit 1 on.
+            (LINK_CAPABILITIES_2, (2 << speed) - 2, 0),
+            (MSIX, both(0x11, msix_vectors - 1), both(0, msix)),
+            // The offsets are below 4 GiB and multiples of 8; the low three bits name the BAR.
+            (MSIX_TABLE, bars.msix_table() as u32 | indicator, 0),
+            (MSIX_PENDING, bars.msix_pending() as u32 | indicator, 0),
+            // ID 1, version 2.
+            (ERRORS, 0x0002_0001, 0),
+            // Mask and severity of uncorrectable errors, and mask of correctable ones.
+            (ERRORS + 0x08, 0, ALL_UNCORRECTABLE),
+            (ERRORS + 0x0c, FATAL_UNCORRECTABLE, ALL_UNCORRECTABLE),
+            (ERRORS + 0x14, ADVISORY_NON_FATAL, ALL_CORRECTABLE),
+        ] {
+            new.bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+            new.writable[at..at + 4].copy_from_slice(&writable.to_le_bytes());
+        }
+        for bar in bars.iter() {
+            let at = BAR0 + 4 * usize::from(bar.index());
+            let kind = BAR_64_BIT | BAR_PREFETCHABLE;
+            new.bytes[at..at + 4].copy_from_slice(&kind.to_le_bytes());
+            // Software finds a BAR's size by writing ones: the bits below the size stay as they are.
+            let address = !(bars.size(bar) - 1);
+            new.writable[at..at + 8].copy_from_slice(&address.to_le_bytes());
+        }
+        new.after_reset = new.bytes.clone();
+        new
     }
 
     /// Reads bytes. Those beyond the end are all ones, as from a function that does not respond.
@@ -250,6 +209,11 @@ impl ConfigSpace {
     fn power_state(&self) -> u8 {
         self.bytes[POWER_CONTROL] & POWER_STATE
     }
+}
+
+/// Returns a register of two halves.
+fn both(low: u16, high: u16) -> u32 {
+    u32::from(low) | (u32::from(high) << 16)
 }
 
 fn index(offset: u64) -> usize {
@@ -356,7 +320,7 @@ mod tests {
                 assert_eq!(now & mask, mask, "byte {at:#x}");
             }
         }
-        assert_eq!(config.bytes[VENDOR_ID..COMMAND], before[VENDOR_ID..COMMAND]);
+        assert_eq!(config.bytes[..COMMAND], before[..COMMAND]);
         config.reset();
         assert_eq!(config.bytes, before);
     }

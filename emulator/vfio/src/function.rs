@@ -57,8 +57,8 @@ impl Function {
             missing,
         };
         let space = ConfigSpace::new(device_id, gbps, bars, msix_vectors);
-        let link = Slot::new(space, msix_vectors, observer, runtime.start());
-        let port = runtime.attach(device, link);
+        let link = Slot::new(space, msix_vectors, observer, runtime.start);
+        let port = runtime.fabric.attach(device, link);
         Ok(Self {
             device_id,
             bars,
@@ -78,7 +78,7 @@ impl Function {
 
     /// Returns the state of the first connections of the device.
     pub fn connections(&self) -> Vec<ConnectionState> {
-        self.runtime.connections(self.port)
+        self.runtime.fabric.connections(self.port)
     }
 
     /// Limits the files that the next VMM shares, and their bytes. Each file takes a descriptor of this program. The bytes that
@@ -165,7 +165,7 @@ impl Function {
 
     /// Signals the interrupts that are due for a VMM. Called by the VMM's thread.
     pub(crate) fn interrupt(&self, vmm: VmmId) {
-        let due = self.runtime.with_slot(self.port, |link| {
+        let due = self.runtime.fabric.with_guest(self.port, |link| {
             (link.vmm() == Some(vmm)).then(|| link.vectors.take_due())
         });
         for eventfd in due.into_iter().flatten() {

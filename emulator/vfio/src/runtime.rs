@@ -12,10 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use efa_fabric::{
-    ConnectionState, Fabric, Frame, JoinError, Link, LinkId, Newcomer, PathCounters, PortId, Runs,
-    Session, Settings, Tap,
-};
+use efa_fabric::{Fabric, Frame, Guest, JoinError, Link, LinkId, Newcomer, PortId, Runs, Settings};
 use efa_model::Device;
 use parking_lot::{Condvar, Mutex};
 
@@ -39,8 +36,8 @@ const AWAKE: u64 = u64::MAX;
 /// A caller that gives a device work, such as the thread of a VMM, does some of it at once. Threads that call
 /// [`work`](Self::work) do the rest, and the work that is due later.
 pub struct Runtime {
-    fabric: Fabric<Slot>,
-    start: Instant,
+    pub(crate) fabric: Fabric<Slot>,
+    pub(crate) start: Instant,
     sleepers: Mutex<Sleepers>,
     called: Condvar,
     /// Earliest timeout of the threads that sleep, in ns since the start; [`AWAKE`] if none sleeps.
@@ -68,52 +65,14 @@ impl Runtime {
         }
     }
 
-    /// Passes all packets to `tap` from now on. The ports are those of the devices, in the order in which they are attached.
-    pub fn set_tap(&self, tap: Arc<dyn Tap>) {
-        self.fabric.set_tap(tap);
-    }
-
-    /// Returns the settings of the network.
-    pub fn settings(&self) -> Arc<Settings> {
-        self.fabric.settings()
-    }
-
-    /// Changes the settings of the network.
-    pub fn set(&self, settings: Settings) {
-        self.fabric.set(settings);
-    }
-
-    /// Returns the counters of each path.
-    pub fn paths(&self) -> Vec<PathCounters> {
-        self.fabric.paths()
-    }
-
-    /// Returns the number of packets that were dropped because the receiver's queue was full.
-    pub fn overflows(&self) -> usize {
-        self.fabric.overflows()
-    }
-
-    /// Returns the addresses of all devices of this program.
-    pub fn addresses(&self) -> Vec<[u8; 16]> {
-        self.fabric.addresses()
-    }
-
-    /// Returns the number of devices of other programs.
-    pub fn remote_devices(&self) -> usize {
-        self.fabric.remote_devices()
-    }
-
-    pub(crate) fn attach(&self, device: Device, slot: Slot) -> PortId {
-        self.fabric.attach(device, slot)
+    /// Returns the network, for what creates no work for devices.
+    pub fn fabric(&self) -> &Fabric<impl Guest> {
+        &self.fabric
     }
 
     /// Returns the time since the start.
     pub fn now(&self) -> Duration {
         self.start.elapsed()
-    }
-
-    pub(crate) fn start(&self) -> Instant {
-        self.start
     }
 
     /// Calls `work` with exclusive access to a device, then does some of the work that results.
@@ -130,21 +89,6 @@ impl Runtime {
         result
     }
 
-    /// Returns the state of the first connections of a device.
-    pub(crate) fn connections(&self, port: PortId) -> Vec<ConnectionState> {
-        self.fabric.connections(port)
-    }
-
-    /// Calls `work` with exclusive access to the slot of a device. It must not create work for the device.
-    pub(crate) fn with_slot<R>(&self, port: PortId, work: impl FnOnce(&mut Slot) -> R) -> R {
-        self.fabric.with_guest(port, work)
-    }
-
-    /// Returns the session to offer to another program, with devices at `addresses`, before it joins.
-    pub fn session(&self, program: u64, addresses: &[[u8; 16]]) -> Session {
-        self.fabric.session(program, addresses)
-    }
-
     /// Adds another program. `way` carries packets to it.
     ///
     /// # Errors
@@ -155,11 +99,6 @@ impl Runtime {
         let joined = self.fabric.join(now, newcomer, way);
         self.call(now);
         joined
-    }
-
-    /// Marks the link to another program as lost. The program may join again.
-    pub fn leave(&self, link: LinkId) {
-        self.fabric.leave(self.now(), link);
     }
 
     /// Accepts a packet from another program, whose further packets do not wait for the memory of a guest.

@@ -33,7 +33,7 @@ impl Emulator {
     /// Creates an emulator without devices, all of whose events and packets are recorded.
     pub(crate) fn recorded(runtime: Arc<Runtime>, recorder: Recorder) -> Self {
         if recorder.captures() {
-            runtime.set_tap(Arc::new(recorder.clone()));
+            runtime.fabric().set_tap(Arc::new(recorder.clone()));
         }
         Self {
             runtime,

@@ -90,7 +90,9 @@ impl Emulator {
             Command::Hello { .. } => to_value(Welcome::new()).answer(),
             Command::Fabric { set } => {
                 if let Some(set) = set {
-                    self.runtime.set(changed(&self.runtime.settings(), set)?);
+                    self.runtime
+                        .fabric()
+                        .set(changed(&self.runtime.fabric().settings(), set)?);
                 }
                 to_value(self.network()).answer()
             }
@@ -104,7 +106,7 @@ impl Emulator {
             }
             Command::Counters {} => to_value(Sample {
                 devices: self.selected(device)?.map(|it| it.1.counters()).collect(),
-                paths: device.is_none().then(|| self.runtime.paths()),
+                paths: device.is_none().then(|| self.runtime.fabric().paths()),
             })
             .answer(),
             Command::Snapshot {} => to_value(self.snapshot(device)?).answer(),

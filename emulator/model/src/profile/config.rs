@@ -60,7 +60,7 @@ impl Config {
     }
 
     pub(crate) fn attributes(&self) -> Attributes {
-        let mut attributes = self.profile.attributes();
+        let mut attributes = Attributes::of(self.profile);
         attributes.guid = self.guid();
         attributes.address = self.address();
         self.overrides.apply(&mut attributes);
