@@ -18,19 +18,11 @@ pub(crate) mod responder;
 use efa_hw::admin::{NoData, Status, mr::DeregMr};
 
 use crate::{
-    DmaError, Host, Then,
-    faults::rules::Faults,
-    latency::Times,
-    profile::attributes::Attributes,
-    program_error::{ProgramError, ProgramErrors},
-    protocol_error::ProtocolError,
-    resources::Resources,
+    Host, ProgramError, Then, faults::rules::Faults, latency::Times,
+    profile::attributes::Attributes, reporter::Reporter, resources::Resources,
     statistics::Statistics,
 };
 use late::LateCompletions;
-
-/// Limit on errors reported per call. An unmapped queue causes as many errors as it has entries.
-const ERRORS_PER_CALL: usize = 64;
 
 /// The data path of a device.
 #[derive(Debug)]
@@ -40,14 +32,7 @@ pub(crate) struct DataPath {
     pub(crate) resources: Resources,
     pub(crate) statistics: Statistics,
     pub(crate) times: Times,
-    /// Errors of a program or driver that were not reported yet, at most [`ERRORS_PER_CALL`].
-    errors: Vec<ProtocolError>,
-    /// Number of further errors, which are not recorded.
-    more_errors: u64,
-    /// Counters of program errors since the device was made.
-    pub(crate) program_errors: ProgramErrors,
-    /// Program errors that were not reported yet, at most [`ERRORS_PER_CALL`].
-    unreported: Vec<ProgramError>,
+    pub(crate) errors: Reporter,
     /// Number of work requests flushed since the last [`take_flushed`](Self::take_flushed).
     flushed: u32,
     /// Fault rules for the work of queue pairs.
@@ -66,10 +51,7 @@ impl DataPath {
             resources: Resources::default(),
             statistics: Statistics::default(),
             times: Times::default(),
-            errors: Vec::new(),
-            more_errors: 0,
-            program_errors: ProgramErrors::default(),
-            unreported: Vec::new(),
+            errors: Reporter::default(),
             flushed: 0,
             faults: Faults::default(),
             late: LateCompletions::default(),
@@ -90,25 +72,6 @@ impl DataPath {
         std::mem::take(&mut self.flushed)
     }
 
-    /// Takes the unreported errors and the number of further ones. A correct program or driver causes none.
-    pub(crate) fn take_errors(&mut self) -> (Vec<ProtocolError>, u64) {
-        let more = std::mem::take(&mut self.more_errors);
-        (std::mem::take(&mut self.errors), more)
-    }
-
-    /// Takes the unreported program errors.
-    pub(crate) fn take_program_errors(&mut self) -> Vec<ProgramError> {
-        std::mem::take(&mut self.unreported)
-    }
-
-    /// Counts a program error, and records it for the report.
-    pub(crate) fn note_program_error(&mut self, error: ProgramError) {
-        self.program_errors.count(&error);
-        if self.unreported.len() < ERRORS_PER_CALL {
-            self.unreported.push(error);
-        }
-    }
-
     /// Deregisters a memory region, whether or not a work request uses it.
     pub(crate) fn dereg_mr(
         &mut self,
@@ -119,17 +82,9 @@ impl DataPath {
         let done = mrs.dereg(pds, host, command)?;
         let lkey = command.l_key;
         if let Some((qp, req_id)) = qps.user_of(lkey) {
-            self.note_program_error(ProgramError::RegionInUse { lkey, qp, req_id });
+            let error = ProgramError::RegionInUse { lkey, qp, req_id };
+            self.errors.program(host, error);
         }
         Ok(done)
-    }
-
-    /// Records an error that a correct program or driver never causes.
-    fn note_error(&mut self, error: DmaError) {
-        if self.errors.len() < ERRORS_PER_CALL {
-            self.errors.push(error.into());
-        } else {
-            self.more_errors += 1;
-        }
     }
 }

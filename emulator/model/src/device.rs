@@ -13,7 +13,7 @@ pub(crate) mod snapshot;
 pub(crate) mod state;
 
 use crate::{
-    Config, Host, Overrides, ProtocolError, TraceEvent,
+    Config, Host, Overrides, ProtocolError,
     admin::{
         aenq::Aenq, features::Features, interrupts::Interrupts, late::Late, queue::AdminQueue,
         registers::Registers, reset::Resets,
@@ -25,7 +25,6 @@ use crate::{
         storm::AllStorms,
     },
     profile::bars::Bars,
-    reporter::Reporter,
 };
 
 /// An EFA device.
@@ -63,7 +62,6 @@ pub struct Device {
     /// Number of the last rule that was added.
     last_rule: RuleId,
 
-    errors: Reporter,
     register_reads: u64,
     commands_when_fatal: u64,
 }
@@ -93,7 +91,6 @@ impl Device {
             storms: AllStorms::default(),
             faults: Faults::default(),
             last_rule: 0,
-            errors: Reporter::default(),
             register_reads: 0,
             commands_when_fatal: 0,
             config,
@@ -121,18 +118,6 @@ impl Device {
     }
 
     fn report(&mut self, host: &mut dyn Host, error: impl Into<ProtocolError>) {
-        self.errors.report(host, error.into());
-    }
-
-    /// Reports the errors that the data path has recorded.
-    fn report_errors(&mut self, host: &mut dyn Host) {
-        let (errors, more) = self.data.take_errors();
-        for error in errors {
-            self.errors.report(host, error);
-        }
-        self.errors.count_only(host, more);
-        for error in self.data.take_program_errors() {
-            host.trace(&TraceEvent::ProgramError(error));
-        }
+        self.data.errors.report(host, error.into());
     }
 }

@@ -51,7 +51,7 @@
 //! | addresses of pages read in one call | 16,384, and the rest of the last 512 (`PAGES_PER_CALL` in `resources/page_list.rs`) |
 //! | work requests fetched in one call | one |
 //! | work requests flushed at once | those in the two queues of one queue pair: `max_sq_depth`, and the ring of `max_rq_depth` |
-//! | traced errors of one call | 64 of the driver, 64 of programs (`ERRORS_PER_CALL` in `data_path.rs`), one per command |
+//! | traced errors of one call | 64 of the driver, 64 of programs (`ERRORS_PER_CALL` in `reporter.rs`), one per command |
 //! | segments of [`Device::gather`], [`Device::scatter`] or [`Device::deliver`] | pages of the length, and one more per buffer |
 //! | reasons of resets | 1,024 (`MAX_REASONS` in `admin/reset.rs`) |
 //! | answers withheld for a later session | 256 (`MAX` in `admin/late.rs`) |

@@ -14,7 +14,7 @@ use efa_hw::{
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::profile::attributes::Attributes;
+use crate::{ensure, profile::attributes::Attributes};
 
 /// The counters of a device.
 #[derive(Clone, Copy, Debug, Default)]
@@ -133,6 +133,8 @@ pub enum TransportEvent {
     Sent(u32),
     /// This number of payload bytes was retransmitted.
     SentAgain(u32),
+    /// This number of bytes was read for a peer.
+    Read(u32),
     /// A packet was not acknowledged in time.
     TimedOut,
     /// A peer did not respond, so its connection ended.
@@ -195,20 +197,14 @@ impl Statistics {
         add(&mut self.basic.qkey_viol, wrong_key.into());
     }
 
-    /// Counts bytes that a peer reads.
-    pub(crate) fn count_read_response(&mut self, length: u32) {
-        add(&mut self.rdma_read.read_resp_bytes, length.into());
-    }
-
     /// Executes a `GET_STATS` command.
     pub(crate) fn get(
         &self,
         attributes: &Attributes,
         command: &GetStats,
     ) -> Result<GetStatsResponse, Status> {
-        if command.control.ctrl_data || command.control.ctrl_data_indirect {
-            return Err(Status::MalformedRequest);
-        }
+        let has_buffer = command.control.ctrl_data || command.control.ctrl_data_indirect;
+        ensure(!has_buffer, Status::MalformedRequest)?;
         match StatsScope::try_from(command.scope) {
             Ok(StatsScope::All) => {}
             Ok(StatsScope::Queue) => return Err(Status::UnsupportedOpcode),
@@ -238,6 +234,7 @@ impl Statistics {
                 add(&mut self.network.retrans_pkts, packets(length, mtu).into());
                 add(&mut self.network.retrans_bytes, length.into());
             }
+            TransportEvent::Read(length) => add(&mut self.rdma_read.read_resp_bytes, length.into()),
             TransportEvent::TimedOut => add(&mut self.network.retrans_timeout_events, 1),
             TransportEvent::Unresponsive => add(&mut self.network.unresponsive_remote_events, 1),
             TransportEvent::Impaired => add(&mut self.network.impaired_remote_conn_events, 1),

@@ -8,7 +8,10 @@ use efa_fabric::Access;
 use efa_model::DmaError;
 use vfio_user::DmaMap;
 
-use crate::{extents::Extents, memory::Memory};
+use crate::{
+    extents::Extents,
+    memory::{Memory, invalid},
+};
 
 /// Limit on the mappings of a VMM: the protocol's default. A VMM has few, unless the guest uses a virtual IOMMU.
 pub(crate) const MAX_MAPPINGS: usize = 65535;
@@ -194,10 +197,6 @@ impl DmaTable {
     fn below(&self, address: u64) -> Option<&Mapping> {
         self.maps.range(..=address).next_back().map(|(_, map)| map)
     }
-}
-
-fn invalid(message: &'static str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, message)
 }
 
 #[cfg(test)]

@@ -185,22 +185,12 @@ impl Extents {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs::File, thread};
+    use std::thread;
 
-    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+    use rustix::fs::MemfdFlags;
 
     use super::*;
-    use crate::memory::{Allowed, Shareable};
-
-    const PAGE: u64 = 4096;
-
-    fn memory(flags: MemfdFlags) -> Arc<Memory> {
-        let file = File::from(memfd_create("guest", MemfdFlags::CLOEXEC | flags).unwrap());
-        file.set_len(PAGE).unwrap();
-        let _ = fcntl_add_seals(&file, SealFlags::SHRINK);
-        let shareable = Shareable::new(file, Allowed::Memory).unwrap();
-        Arc::new(shareable.map(PAGE).unwrap())
-    }
+    use crate::memory::tests::{file, memory};
 
     fn extents(pieces: &[(&Arc<Memory>, usize, usize)]) -> Extents {
         let mut extents = Extents::new(0);
@@ -212,12 +202,12 @@ mod tests {
 
     #[test]
     fn the_first_word_is_one_store_where_it_can_be() {
-        let mapped = memory(MemfdFlags::ALLOW_SEALING);
-        let file = memory(MemfdFlags::empty());
+        let kinds = [MemfdFlags::ALLOW_SEALING, MemfdFlags::empty()];
+        let [mapped, file] = kinds.map(|flags| Arc::new(memory(&file(flags))));
         for (pieces, is_one) in [
             (vec![(&mapped, 0, 32)], true),
             (vec![(&mapped, 8, 8)], true),
-            (vec![(&mapped, PAGE as usize - 32, 32)], true),
+            (vec![(&mapped, 4 * 4096 - 32, 32)], true),
             (vec![(&mapped, 64, 8), (&mapped, 0, 24)], true),
             (vec![(&mapped, 4, 32)], false),
             (vec![(&mapped, 0, 7)], false),
@@ -237,7 +227,7 @@ mod tests {
     #[test]
     fn no_reader_sees_a_part_of_the_first_word() {
         const ROUNDS: usize = 200_000;
-        let memory = memory(MemfdFlags::ALLOW_SEALING);
+        let memory = Arc::new(memory(&file(MemfdFlags::ALLOW_SEALING)));
         let written = extents(&[(&memory, 0, 32)]);
         let read = extents(&[(&memory, 0, 32)]);
         // The result must not depend on the alignment of the source.

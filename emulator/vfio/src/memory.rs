@@ -384,9 +384,9 @@ fn slice(region: &MmapRegion, at: usize, length: usize) -> io::Result<VolatileSl
     region.get_slice(at, length).map_err(io::Error::other)
 }
 
-fn invalid(message: &'static str) -> io::Error {
+pub(crate) fn invalid(message: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, message)
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

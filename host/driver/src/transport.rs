@@ -8,7 +8,7 @@ use efa_hw::io::CompStatus;
 use efa_model::Operation;
 use efa_model::{
     Arrival, Content, Delivery, Device, DmaError, Fetched, Host, Payload, Refusal, Request,
-    Segment, WriteEnd,
+    Segment, TransportEvent, WriteEnd,
 };
 
 use crate::hardware::Machine;
@@ -109,6 +109,7 @@ fn carry_out(
             .map_err(status)?;
         let (mut from, mut to) = (Vec::new(), Vec::new());
         device.gather_for_peer(peer, request.remote, length, &mut from)?;
+        device.count(TransportEvent::Read(length));
         device.scatter(request, 0, length, &mut to)?;
         let bytes = collect(machine, &from).ok_or(CompStatus::RemoteAbort)?;
         copy(machine, &bytes, &to).map_err(|_| CompStatus::LocalQpInternalError)?;

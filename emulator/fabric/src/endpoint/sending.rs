@@ -381,10 +381,10 @@ impl<G: Guest> State<G> {
             Content::Response { memory, .. } => {
                 let (rkey, address) = *memory;
                 let memory = (rkey, address.wrapping_add(data.offset.into()));
-                let gathered = match observes {
-                    true => self.device.peek_for_peer(qp, memory, length, segments),
-                    false => self.device.gather_for_peer(qp, memory, length, segments),
-                };
+                let gathered = self.device.gather_for_peer(qp, memory, length, segments);
+                if !observes {
+                    self.device.count(TransportEvent::Read(length));
+                }
                 gathered.map(|()| Gathered::Memory)
             }
         };

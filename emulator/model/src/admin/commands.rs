@@ -8,6 +8,7 @@ use super::features::Features;
 use crate::{
     Host,
     data_path::DataPath,
+    ensure,
     profile::bars::Bars,
     protocol_error::ProtocolError,
     resources::{Resources, failure::Failure, mr::Registration, qp::Used},
@@ -198,16 +199,9 @@ fn run<C: Command, F: Into<Failure>>(
 /// Decodes the command of an entry. Fails unless all reserved bits are zero.
 fn command<C: Command>(entry: &AqEntry) -> Result<C, Failure> {
     let command = C::from_request(&entry.request());
-    if is_canonical(&command, entry) {
-        Ok(command)
-    } else {
-        Err(Status::MalformedRequest.into())
-    }
-}
-
-/// Whether all reserved bits of an entry are zero.
-fn is_canonical(command: &impl Command, entry: &AqEntry) -> bool {
     let header = entry.header();
     let (id, phase) = (header.command_id.id, header.flags.phase);
-    AqEntry::new(entry.protocol(), &command.to_request(), id, phase) == *entry
+    let canonical = AqEntry::new(entry.protocol(), &command.to_request(), id, phase);
+    ensure(canonical == *entry, Status::MalformedRequest)?;
+    Ok(command)
 }

@@ -8,7 +8,7 @@ use efa_hw::{
     host_info::HostInfo,
 };
 
-use crate::{Host, profile::attributes::Attributes, resources::failure::Failure};
+use crate::{Host, ensure, profile::attributes::Attributes, resources::failure::Failure};
 
 /// Settings that the driver has written since the last reset.
 #[derive(Debug, Default)]
@@ -44,9 +44,8 @@ impl Features {
             FeatureId::HostInfo => return Err(Status::UnsupportedOpcode),
         };
         // None of these needs a control buffer.
-        if command.control.ctrl_data || command.control.ctrl_data_indirect {
-            return Err(Status::MalformedRequest);
-        }
+        let has_buffer = command.control.ctrl_data || command.control.ctrl_data_indirect;
+        ensure(!has_buffer, Status::MalformedRequest)?;
         Ok(response)
     }
 
@@ -73,12 +72,9 @@ impl Features {
         let canonical = config.into_setting() == command.data
             && !command.control.ctrl_data
             && !command.control.ctrl_data_indirect;
-        if !canonical {
-            return Err(Status::MalformedRequest);
-        }
-        if config.enabled_groups & !attributes.aenq_groups != 0 {
-            return Err(Status::IllegalParameter);
-        }
+        ensure(canonical, Status::MalformedRequest)?;
+        let supported = config.enabled_groups & !attributes.aenq_groups == 0;
+        ensure(supported, Status::IllegalParameter)?;
         self.aenq_groups = config.enabled_groups;
         Ok(())
     }
@@ -90,9 +86,7 @@ impl Features {
             && !command.control.ctrl_data_indirect
             && buffer.length as usize >= HostInfo::SIZE
             && command.data == [0; 44];
-        if !canonical {
-            return Err(Status::MalformedRequest.into());
-        }
+        ensure(canonical, Status::MalformedRequest)?;
         let mut bytes = [0; HostInfo::SIZE];
         host.dma_read(buffer.address, &mut bytes)?;
         self.host_info = Some(HostInfo::decode(&bytes));

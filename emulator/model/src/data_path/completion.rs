@@ -79,7 +79,7 @@ impl DataPath {
         let most = self.attributes.event_counter_max_val;
         let counters = &mut self.resources.event_counters;
         if let Err(error) = counters.count(host, counter, most) {
-            self.note_error(error);
+            self.errors.access(host, error);
         }
     }
 
@@ -124,7 +124,7 @@ impl DataPath {
         // Unsolicited completions consume no work request, so no doorbell has to precede them.
         if !completion.flags.unsolicited {
             if let Some(error) = self.resources.cqs.note_completion(cq.0) {
-                self.note_program_error(error);
+                self.errors.program(host, error);
             }
         }
         if fault.is_some_and(|fault| fault.silence) {
@@ -149,7 +149,7 @@ impl DataPath {
     ) {
         for _ in 0..fault.map_or(1, Then::copies) {
             if let Err(error) = self.resources.complete(host, cq, completion, fault) {
-                self.note_error(error);
+                self.errors.access(host, error);
             }
         }
     }

@@ -89,7 +89,7 @@ impl DataPath {
         let eqn = self.resources.cqs.ring(uar, index, value);
         let eqn = eqn.map_err(|_| ProtocolError::ForeignDoorbell { uar })?;
         if let Some(error) = self.resources.cqs.overflow(index, value) {
-            self.note_program_error(error);
+            self.errors.program(host, error);
         }
         match eqn {
             Some(eqn) => Ok(self.resources.notify(host, eqn, index)?),

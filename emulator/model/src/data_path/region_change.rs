@@ -64,7 +64,8 @@ impl DataPath {
             && !wqe.meta.ctrl1.inline_msg;
         ensure(allowed, CompStatus::LocalUnsupportedOp)?;
         if !wqe.is_canonical(work) {
-            self.note_program_error(wqe.malformed(number, Fault::Reserved));
+            self.errors
+                .program(host, wqe.malformed(number, Fault::Reserved));
             return Err(CompStatus::LocalQpInternalError);
         }
         let mrs = &mut self.resources.mrs;
@@ -110,7 +111,7 @@ impl DataPath {
             }
             Err(failure) => {
                 if let Failure::Dma(error) = failure {
-                    self.note_error(error);
+                    self.errors.access(host, error);
                 }
                 CompStatus::LocalInvalidLkey
             }

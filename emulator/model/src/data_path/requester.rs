@@ -98,7 +98,7 @@ impl DataPath {
             return Fetched::Internal;
         };
         if let Some(fault) = wqe.fault() {
-            self.note_program_error(wqe.malformed(number, fault));
+            self.errors.program(host, wqe.malformed(number, fault));
             let status = CompStatus::LocalQpInternalError;
             self.end(host, number, &wqe.outstanding(0), status);
             return Fetched::Internal;
@@ -161,7 +161,8 @@ impl DataPath {
         };
         if is_duplicate {
             let qp = number;
-            self.note_program_error(ProgramError::DuplicateId { qp, req_id });
+            self.errors
+                .program(host, ProgramError::DuplicateId { qp, req_id });
         }
         Some(request)
     }
@@ -179,11 +180,7 @@ impl DataPath {
         }
     }
 
-    /// Locates the part of a request's data that starts at `offset`, to send it.
-    ///
-    /// # Errors
-    ///
-    /// Completion status of the request if its data is not accessible.
+    /// See [`Device::gather`](crate::Device::gather).
     pub(crate) fn gather<'a>(
         &self,
         request: &'a Request,
@@ -194,26 +191,12 @@ impl DataPath {
         if let Some(data) = request.inline_part(offset, length) {
             return Ok(Payload::Inline(data));
         }
-        self.translate(request, offset, length, Access::LocalRead, segments)?;
+        self.locate(request, offset, length, Access::LocalRead, segments)?;
         Ok(Payload::Memory)
     }
 
-    /// Locates the part of a request's buffers that starts at `offset`, to read the peer's memory into it.
-    ///
-    /// # Errors
-    ///
-    /// Completion status of the request if its buffers are not accessible.
-    pub(crate) fn scatter(
-        &self,
-        request: &Request,
-        offset: u32,
-        length: u32,
-        segments: &mut Vec<Segment>,
-    ) -> Result<(), CompStatus> {
-        self.translate(request, offset, length, Access::LocalWrite, segments)
-    }
-
-    fn translate(
+    /// Locates the part of a request's buffers that starts at `offset`. Fails with the completion status of the request.
+    pub(crate) fn locate(
         &self,
         request: &Request,
         offset: u32,
@@ -232,11 +215,7 @@ impl DataPath {
         Ok(())
     }
 
-    /// Locates the memory of an RDMA read by a peer.
-    ///
-    /// # Errors
-    ///
-    /// Completion status of the peer's request if the memory is not accessible.
+    /// See [`Device::gather_for_peer`](crate::Device::gather_for_peer).
     pub(crate) fn gather_for_peer(
         &self,
         qp: QpId,

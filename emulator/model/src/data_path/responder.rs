@@ -235,7 +235,7 @@ impl DataPath {
         let number = delivery.qp.number;
         let is_current = self.resources.qps.current(delivery.qp).is_some();
         if let Err(error) = written {
-            self.note_error(error);
+            self.errors.access(host, error);
             if let Some(receive) = delivery.receive.as_ref().filter(|_| is_current) {
                 self.fail_receive(host, number, receive, CompStatus::LocalInvalidLkey);
             }
@@ -416,10 +416,10 @@ impl DataPath {
                 let status = CompStatus::LocalQpInternalError;
                 let completion = failed(arrival.qp, req_id, status.into());
                 qp.receive_queue.clear();
-                self.note_program_error(error);
+                self.errors.program(host, error);
                 self.complete_receive(host, cq, completion, None);
             }
-            NoReceive::Dma(error) => self.note_error(error),
+            NoReceive::Dma(error) => self.errors.access(host, error),
         }
         self.fail(host, arrival.qp);
         Err(arrival.refused(Refusal::Status(CompStatus::RemoteAbort)))

@@ -138,7 +138,7 @@ impl Device {
             }
             failure.status().into()
         });
-        self.report_errors(host);
+        self.data.errors.begin();
         self.executed(now, fetched, result);
     }
 

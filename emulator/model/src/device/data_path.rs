@@ -7,7 +7,8 @@ use efa_hw::io::CompStatus;
 use super::Device;
 use crate::{
     Arrival, Delivery, DmaError, Fetched, Host, Payload, ProtocolError, QpId, Refusal, Request,
-    Segment, TransportEvent, data_path::DataPath, statistics::packets,
+    Segment, TransportEvent, data_path::DataPath, ensure, resources::memory::Access,
+    statistics::packets,
 };
 
 impl Device {
@@ -16,6 +17,7 @@ impl Device {
         if !self.is_alive() {
             return;
         }
+        self.data.errors.begin();
         let rung = self.data.ring(host, &self.bars, offset, value);
         self.doorbells += u64::from(!matches!(rung, Err(ProtocolError::NoDoorbell { .. })));
         match rung {
@@ -27,7 +29,6 @@ impl Device {
             }
             Err(error) => self.report(host, error),
         }
-        self.report_errors(host);
     }
 
     /// Fetches a work request of the next scheduled queue pair. A doorbell only schedules its queue pair.
@@ -59,7 +60,7 @@ impl Device {
         length: u32,
         segments: &mut Vec<Segment>,
     ) -> Result<Payload<'a>, CompStatus> {
-        self.check_alive(CompStatus::Flushed)?;
+        ensure(self.is_alive(), CompStatus::Flushed)?;
         self.data.gather(request, offset, length, segments)
     }
 
@@ -75,42 +76,26 @@ impl Device {
         length: u32,
         segments: &mut Vec<Segment>,
     ) -> Result<(), CompStatus> {
-        self.check_alive(CompStatus::Flushed)?;
+        ensure(self.is_alive(), CompStatus::Flushed)?;
         let mtu = self.mtu();
         self.data.statistics.count_packets(length, mtu);
-        self.data.scatter(request, offset, length, segments)
+        let access = Access::LocalWrite;
+        self.data.locate(request, offset, length, access, segments)
     }
 
-    /// Finds memory, given by remote key and address, for an RDMA read of a peer.
+    /// Finds memory, given by remote key and address, for an RDMA read of a peer. The statistics do not count it.
     ///
     /// # Errors
     ///
     /// Status with which the peer's request ends if the memory is not accessible.
     pub fn gather_for_peer(
-        &mut self,
-        qp: QpId,
-        memory: (u32, u64),
-        length: u32,
-        segments: &mut Vec<Segment>,
-    ) -> Result<(), CompStatus> {
-        self.check_alive(CompStatus::RemoteAbort)?;
-        self.data.statistics.count_read_response(length);
-        self.data.gather_for_peer(qp, memory, length, segments)
-    }
-
-    /// Like [`gather_for_peer`](Self::gather_for_peer), but for an observer: the statistics do not count it.
-    ///
-    /// # Errors
-    ///
-    /// As for `gather_for_peer`.
-    pub fn peek_for_peer(
         &self,
         qp: QpId,
         memory: (u32, u64),
         length: u32,
         segments: &mut Vec<Segment>,
     ) -> Result<(), CompStatus> {
-        self.check_alive(CompStatus::RemoteAbort)?;
+        ensure(self.is_alive(), CompStatus::RemoteAbort)?;
         self.data.gather_for_peer(qp, memory, length, segments)
     }
 

@@ -59,7 +59,7 @@ impl Device {
         }
     }
 
-    /// Calls `work` on the data path, and reports its errors. Returns `otherwise` unless the device is [alive](Self::is_alive).
+    /// Calls `work` on the data path. Returns `otherwise` unless the device is [alive](Self::is_alive).
     pub(super) fn alive<R>(
         &mut self,
         host: &mut dyn Host,
@@ -69,14 +69,8 @@ impl Device {
         if !self.is_alive() {
             return otherwise;
         }
-        let result = work(&mut self.data, host);
-        self.report_errors(host);
-        result
-    }
-
-    /// Fails with `error` unless the device is [alive](Self::is_alive).
-    pub(super) fn check_alive<E>(&self, error: E) -> Result<(), E> {
-        if self.is_alive() { Ok(()) } else { Err(error) }
+        self.data.errors.begin();
+        work(&mut self.data, host)
     }
 
     /// Makes the device dead: it executes no command or work request until a reset revives it. Ignored if it is unplugged.

@@ -17,7 +17,7 @@ impl Device {
     ///
     /// The caller has to call this at that time, and after each other call with a time, which may have made work due earlier.
     pub fn run(&mut self, host: &mut dyn Host, now: Duration) -> Option<Duration> {
-        self.report_errors(host);
+        self.data.errors.begin();
         let fatal_fault = self.data.take_fatal_fault();
         self.apply(host, now, fatal_fault.as_deref());
         if !self.is_alive() {
@@ -30,7 +30,6 @@ impl Device {
         }
         self.post_storms(host, now);
         let late = self.data.post_late(host, now);
-        self.report_errors(host);
         let keep_alive = self.keep_alive(host, now);
         let due = [self.admin.next_due(), keep_alive, late, more.then_some(now)];
         due.into_iter().flatten().min()

@@ -66,9 +66,9 @@ view! {
         /// Total number of admin doorbells while the device reported a fatal error.
         commands_when_fatal: u64 = device.commands_when_fatal,
         /// Total number of protocol errors of the driver.
-        protocol_errors: u64 = device.errors.count,
+        protocol_errors: u64 = device.data.errors.count,
         /// Numbers of program errors since the device was created.
-        program_errors: ProgramErrors = device.data.program_errors,
+        program_errors: ProgramErrors = device.data.errors.of_programs,
         /// Number of successful fast registrations since the device was created.
         fast_regs: u64 = device.data.statistics.region_changes().0,
         /// Number of successful fast invalidations since the device was created.

@@ -9,7 +9,7 @@ use efa_hw::admin::{
 };
 
 use super::{failure::Failure, page_runs::PageRuns};
-use crate::{DmaError, Host, profile::attributes::Attributes};
+use crate::{DmaError, Host, ensure, profile::attributes::Attributes};
 
 /// Bytes in a page of the host.
 const SMALLEST_PAGE: u64 = 4096;
@@ -63,15 +63,13 @@ impl PageReader {
                 let (used, unused) = pages
                     .split_at_checked(count)
                     .ok_or(Status::MalformedRequest)?;
-                if unused.iter().any(|page| *page != 0) {
-                    return Err(Status::MalformedRequest.into());
-                }
+                let legal = unused.iter().all(|page| *page == 0);
+                ensure(legal, Status::MalformedRequest)?;
                 Ok(Self::inline(attributes, used, shift))
             }
             PageList::Direct(buffer) => {
-                if buffer.length as usize != count * CHUNK_ENTRY_SIZE {
-                    return Err(Status::MalformedRequest.into());
-                }
+                let legal = buffer.length as usize == count * CHUNK_ENTRY_SIZE;
+                ensure(legal, Status::MalformedRequest)?;
                 Ok(Self::direct(buffer.address, count, shift))
             }
             PageList::Indirect(chunk) => {
@@ -163,9 +161,8 @@ impl PageReader {
             return Ok(Some(address));
         }
         let entries = (*buffers).min(CHUNK_ENTRIES);
-        if chunk.length as usize != entries * CHUNK_ENTRY_SIZE + CtrlBuffInfo::SIZE {
-            return Err(Status::MalformedRequest.into());
-        }
+        let legal = chunk.length as usize == entries * CHUNK_ENTRY_SIZE + CtrlBuffInfo::SIZE;
+        ensure(legal, Status::MalformedRequest)?;
         let mut bytes = [0; CHUNK_SIZE];
         let bytes = &mut bytes[..entries * CHUNK_ENTRY_SIZE];
         host.dma_read(chunk.address, bytes)?;

@@ -8,13 +8,12 @@ use std::{
 };
 
 use proptest::{collection::vec, prelude::*};
-use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, memfd_create, open};
+use rustix::fs::{MemfdFlags, Mode, OFlags, open};
 
 use super::*;
-use crate::memory::{Allowed, Files, Shareable};
+use crate::memory::{Allowed, Files, Shareable, tests::file};
 
 const PAGE: u64 = 4096;
-const FLAGS: MemfdFlags = MemfdFlags::CLOEXEC.union(MemfdFlags::ALLOW_SEALING);
 
 type Mapped = Result<(), io::ErrorKind>;
 
@@ -39,19 +38,13 @@ struct Table {
     mappings: usize,
 }
 
-fn memory(pages: u64) -> File {
-    let file = File::from(memfd_create("guest", FLAGS).unwrap());
-    file.set_len(pages * PAGE).unwrap();
-    fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
-    file
-}
-
 impl Table {
     fn new() -> Self {
         Self {
             dma: DmaTable::default(),
             shared: Files::default(),
-            files: [memory(PAGES), memory(PAGES)],
+            // Memory that the kernel accesses, too.
+            files: [MemfdFlags::ALLOW_SEALING, MemfdFlags::empty()].map(file),
             pages: BTreeMap::new(),
             contents: [(); 2].map(|()| vec![0; (PAGES * PAGE) as usize]),
             mappings: 0,

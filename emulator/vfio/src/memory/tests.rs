@@ -16,7 +16,7 @@ use super::*;
 
 const PAGE: u64 = 4096;
 
-fn file(flags: MemfdFlags) -> File {
+pub(crate) fn file(flags: MemfdFlags) -> File {
     file_of(flags, 4 * PAGE)
 }
 
@@ -28,7 +28,7 @@ fn file_of(flags: MemfdFlags, length: u64) -> File {
     file
 }
 
-fn memory(file: &File) -> Memory {
+pub(crate) fn memory(file: &File) -> Memory {
     let length = file.metadata().unwrap().len();
     shareable(file).map(length).unwrap()
 }
