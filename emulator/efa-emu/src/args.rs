@@ -6,13 +6,14 @@ use std::{collections::BTreeMap, fs, path::PathBuf, str::FromStr};
 
 use clap::{ArgAction, Parser, Subcommand};
 use efa_fabric::Settings;
-use efa_model::{Config, Instance, Overrides, Profile};
+use efa_model::{Config, Overrides, Profile};
 use efa_vfio::{Bar, MAX_BYTES, MAX_MSIX_VECTORS};
 use serde_json::{Map, Value};
 
 use crate::{
     control::{Scope, changed},
     events,
+    instance::Instance,
     sandbox::Mode,
 };
 

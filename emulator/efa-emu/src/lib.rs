@@ -14,6 +14,7 @@ mod descriptors;
 mod events;
 mod generate;
 mod inspect;
+mod instance;
 mod lines;
 mod log;
 mod metrics;
@@ -33,7 +34,6 @@ use std::{
 };
 
 use clap::Parser;
-use efa_model::{Instance, Rdma};
 use efa_vfio::{Allowed, Limits, Runtime, Server, Socket, listen};
 use rustix::thread::set_current_timer_slack;
 use signal_hook::{
@@ -44,6 +44,7 @@ use signal_hook::{
 use args::{Args, Command};
 pub use control::Emulator;
 use events::Recorder;
+use instance::{Instance, Rdma};
 use peers::Peers;
 use sandbox::Needs;
 

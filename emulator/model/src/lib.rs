@@ -107,12 +107,7 @@ pub use faults::{
 pub use host::Host;
 pub use latency::{CommandTimes, Histogram, Times};
 pub use layouts::{attributes_of, fields_of};
-pub use profile::{
-    attributes::Overrides,
-    config::Config,
-    generation::Profile,
-    instance::{Instance, Rdma},
-};
+pub use profile::{attributes::Overrides, config::Config, generation::Profile};
 pub use program_error::{Fault, Hex, ProgramError, ProgramErrors, Since};
 pub use protocol_error::ProtocolError;
 pub use queue::{Queue, QueueError, WorkQueue};

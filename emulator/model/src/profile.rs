@@ -6,4 +6,3 @@ pub(crate) mod attributes;
 pub(crate) mod bars;
 pub(crate) mod config;
 pub(crate) mod generation;
-pub(crate) mod instance;

@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeMap, io, sync::Arc};
 
-use efa_fabric::Access;
+use efa_fabric::{Access, Memory as _};
 use efa_model::DmaError;
 use vfio_user::DmaMap;
 
@@ -184,7 +184,7 @@ impl DmaTable {
         self.pin(address, buffer.len(), Access::Read)?.read(buffer)
     }
 
-    /// Writes the guest's memory, in the order of [`Extents::write`].
+    /// Writes the guest's memory, in the order of its [`write`](efa_fabric::Memory::write).
     ///
     /// # Errors
     ///

@@ -61,53 +61,6 @@ impl Extents {
         });
     }
 
-    /// Reads all of the memory.
-    ///
-    /// # Errors
-    ///
-    /// The VMM has revoked the memory.
-    ///
-    /// # Panics
-    ///
-    /// The buffer has another length.
-    pub(crate) fn read(&self, buffer: &mut [u8]) -> Result<(), DmaError> {
-        assert_eq!(buffer.len(), self.length);
-        let mut rest = buffer;
-        for piece in &self.pieces {
-            let (now, later) = rest.split_at_mut(piece.length);
-            let read = piece.memory.read(piece.offset, now);
-            read.map_err(|_| self.error())?;
-            rest = later;
-        }
-        Ok(())
-    }
-
-    /// Writes all of the memory.
-    ///
-    /// A driver that sees the new first eight bytes sees all of the data, if they are aligned and can't be revoked. On a bus,
-    /// a descriptor is written as a whole. Here, a driver on another CPU could see its phase bit before the rest. All descriptors
-    /// of the device have that bit in the first eight bytes, so one store writes these, after all others.
-    ///
-    /// # Errors
-    ///
-    /// The VMM has revoked the memory.
-    ///
-    /// # Panics
-    ///
-    /// The data has another length.
-    pub(crate) fn write(&self, data: &[u8]) -> Result<(), DmaError> {
-        assert_eq!(data.len(), self.length);
-        let (first, rest) = data.split_at(data.len().min(WORD));
-        self.write_at(WORD, rest)?;
-        if let (Some(word), Ok(first)) = (self.first_word(), first.try_into()) {
-            word.store(u64::from_ne_bytes(first), Ordering::Release);
-            return Ok(());
-        }
-        // The kernel copies to memory that can be revoked, in an unspecified order.
-        fence(Ordering::Release);
-        self.write_at(0, first)
-    }
-
     /// Returns the first eight bytes, if they are aligned, in one piece and can't be revoked.
     fn first_word(&self) -> Option<&AtomicU64> {
         let piece = self.pieces.first()?;
@@ -130,16 +83,52 @@ impl Extents {
         Ok(())
     }
 
-    /// Copies all bytes to memory of the same length, of this guest or another one.
+    /// Returns the number of pieces in which the memory is copied.
+    #[cfg(test)]
+    pub(crate) fn pieces(&self) -> usize {
+        self.pieces.len()
+    }
+
+    fn error(&self) -> DmaError {
+        DmaError {
+            address: self.address,
+            length: self.length,
+        }
+    }
+}
+
+impl efa_fabric::Memory for Extents {
+    fn read(&self, buffer: &mut [u8]) -> Result<(), DmaError> {
+        assert_eq!(buffer.len(), self.length);
+        let mut rest = buffer;
+        for piece in &self.pieces {
+            let (now, later) = rest.split_at_mut(piece.length);
+            let read = piece.memory.read(piece.offset, now);
+            read.map_err(|_| self.error())?;
+            rest = later;
+        }
+        Ok(())
+    }
+
+    /// Writes all of the memory.
     ///
-    /// # Errors
-    ///
-    /// A VMM has revoked memory.
-    ///
-    /// # Panics
-    ///
-    /// The other memory has another length.
-    pub(crate) fn copy_to(&self, to: &Self) -> Result<(), CopyError> {
+    /// A driver that sees the new first eight bytes sees all of the data, if they are aligned and can't be revoked. On a bus,
+    /// a descriptor is written as a whole. Here, a driver on another CPU could see its phase bit before the rest. All descriptors
+    /// of the device have that bit in the first eight bytes, so one store writes these, after all others.
+    fn write(&self, data: &[u8]) -> Result<(), DmaError> {
+        assert_eq!(data.len(), self.length);
+        let (first, rest) = data.split_at(data.len().min(WORD));
+        self.write_at(WORD, rest)?;
+        if let (Some(word), Ok(first)) = (self.first_word(), first.try_into()) {
+            word.store(u64::from_ne_bytes(first), Ordering::Release);
+            return Ok(());
+        }
+        // The kernel copies to memory that can be revoked, in an unspecified order.
+        fence(Ordering::Release);
+        self.write_at(0, first)
+    }
+
+    fn copy_to(&self, to: &Self) -> Result<(), CopyError> {
         assert_eq!(self.length, to.length);
         let mut targets = to.pieces.iter();
         let mut target = None;
@@ -168,25 +157,13 @@ impl Extents {
         }
         Ok(())
     }
-
-    /// Returns the number of pieces in which the memory is copied.
-    #[cfg(test)]
-    pub(crate) fn pieces(&self) -> usize {
-        self.pieces.len()
-    }
-
-    fn error(&self) -> DmaError {
-        DmaError {
-            address: self.address,
-            length: self.length,
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::thread;
 
+    use efa_fabric::Memory as _;
     use rustix::fs::MemfdFlags;
 
     use super::*;

@@ -2,7 +2,7 @@
 
 //! A PCI function: a device in the slot of a VMM, or of none.
 
-use std::{fmt, io, sync::Arc, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use efa_fabric::{ConnectionState, PortId};
 use efa_model::{Config, Device, Host};
@@ -22,7 +22,6 @@ const RECHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// One device and its link to the guest.
 pub struct Function {
-    device_id: u16,
     pub(crate) bars: Bars,
     pub(crate) msix_vectors: u16,
     runtime: Arc<Runtime>,
@@ -60,7 +59,6 @@ impl Function {
         let link = Slot::new(space, msix_vectors, observer, runtime.start);
         let port = runtime.fabric.attach(device, link);
         Ok(Self {
-            device_id,
             bars,
             msix_vectors,
             runtime: Arc::clone(runtime),
@@ -85,7 +83,7 @@ impl Function {
     /// the device accesses count as memory of this program.
     pub fn limit_memory(&self, files: usize, bytes: u64) {
         self.runtime
-            .with(self.port, |_, link, _| link.limit_files(files, bytes));
+            .with(self.port, |_, link, _| link.limits = (files, bytes));
     }
 
     /// Unplugs the device from its slot: no access reaches it any more, and it makes none. Another VMM can claim the function
@@ -121,7 +119,7 @@ impl Function {
         let mut turn = turn.lock();
         while is_connected() {
             let is_free = self.runtime.with(self.port, |device, link, _| {
-                link.vmm().is_none() || !device.is_plugged()
+                link.vmm.is_none() || !device.is_plugged()
             });
             if is_later() || !is_free {
                 vacated.wait_for(&mut turn, RECHECK_INTERVAL);
@@ -159,14 +157,14 @@ impl Function {
         work: impl FnOnce(&mut Device, &mut Slot, Duration) -> R,
     ) -> Option<R> {
         self.runtime.with(self.port, |device, link, now| {
-            (link.vmm() == Some(vmm)).then(|| work(device, link, now))
+            (link.vmm == Some(vmm)).then(|| work(device, link, now))
         })
     }
 
     /// Signals the interrupts that are due for a VMM. Called by the VMM's thread.
     pub(crate) fn interrupt(&self, vmm: VmmId) {
         let due = self.runtime.fabric.with_guest(self.port, |link| {
-            (link.vmm() == Some(vmm)).then(|| link.vectors.take_due())
+            (link.vmm == Some(vmm)).then(|| link.vectors.take_due())
         });
         for eventfd in due.into_iter().flatten() {
             self.signaller.lock().signal(&eventfd);
@@ -182,21 +180,11 @@ impl Function {
     ) -> Option<R> {
         let (result, unclean) = self.of(vmm, |device, link, now| {
             let result = device.is_plugged().then(|| work(device, link, now));
-            (result, link.take_unclean())
+            (result, link.unclean.take())
         })?;
         if let Some(Err(error)) = unclean.map(|llq| llq.clear()) {
             tracing::error!(%error, "cannot clear the send queues after a reset");
         }
         result
-    }
-}
-
-impl fmt::Debug for Function {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Function")
-            .field("device_id", &self.device_id)
-            .field("bars", &self.bars)
-            .field("msix_vectors", &self.msix_vectors)
-            .finish_non_exhaustive()
     }
 }

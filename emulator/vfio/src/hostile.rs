@@ -7,7 +7,7 @@ use std::{
     os::fd::{AsRawFd, OwnedFd},
 };
 
-use efa_fabric::Access;
+use efa_fabric::{Access, Memory as _};
 use rustix::{
     fs::{
         FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, fallocate, fcntl_add_seals,

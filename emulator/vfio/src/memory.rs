@@ -24,6 +24,7 @@ use std::{
 };
 
 use nix::{
+    libc,
     sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev},
     unistd::Pid,
 };

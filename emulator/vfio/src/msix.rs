@@ -18,6 +18,7 @@ use std::{
     sync::Arc,
 };
 
+use nix::libc::timespec;
 use rustix::{
     event::{EventfdFlags, eventfd},
     fs::{MemfdFlags, memfd_create},
@@ -232,7 +233,7 @@ impl Signaller {
     /// Fetches and discards completed reads, to make space for more.
     fn forget_ended(&mut self) {
         let mut events = [IoEvent::default(); MAX_ENDED];
-        let mut no_time = libc::timespec {
+        let mut no_time = timespec {
             tv_sec: 0,
             tv_nsec: 0,
         };
@@ -273,6 +274,16 @@ mod tests {
             .map_or(0, |()| u64::from_ne_bytes(count))
     }
 
+    fn message(start: u32, count: u32, action: Action, data: IrqData<'_>) -> IrqSet<'_> {
+        IrqSet {
+            index: 2,
+            start,
+            count,
+            action,
+            data,
+        }
+    }
+
     /// Vectors with the thread of a VMM.
     struct Function {
         vectors: Vectors,
@@ -294,13 +305,7 @@ mod tests {
 
         fn set(&mut self, start: u32, count: u32, data: IrqData<'_>) -> io::Result<()> {
             self.signaller.check(&data)?;
-            let mut set = IrqSet {
-                index: 2,
-                start,
-                count,
-                action: Action::Trigger,
-                data,
-            };
+            let mut set = message(start, count, Action::Trigger, data);
             self.vectors.set(&mut set).map(drop)
         }
 
@@ -378,15 +383,7 @@ mod tests {
     #[test]
     fn only_the_thread_of_the_vmm_drops_eventfds() {
         let mut vectors = Vectors::new(1);
-        let mut set = |data| {
-            vectors.set(&mut IrqSet {
-                index: 2,
-                start: 0,
-                count: 1,
-                action: Action::Trigger,
-                data,
-            })
-        };
+        let mut set = |data| vectors.set(&mut message(0, 1, Action::Trigger, data));
         let (_, first) = event();
         let number = first.as_raw_fd();
         assert!(matches!(
@@ -460,13 +457,8 @@ mod tests {
         assert!(function.set(1, 2, fds(2)).is_err());
         assert!(function.set(u32::MAX, 2, fds(2)).is_err());
         for action in [Action::Mask, Action::Unmask] {
-            let masked = function.vectors.set(&mut IrqSet {
-                index: 2,
-                start: 0,
-                count: 1,
-                action,
-                data: IrqData::None,
-            });
+            let mut set = message(0, 1, action, IrqData::None);
+            let masked = function.vectors.set(&mut set);
             // The error's kind depends on the version of Rust.
             let error = masked.unwrap_err().raw_os_error();
             assert_eq!(error, Some(Errno::OPNOTSUPP.raw_os_error()));

@@ -3,7 +3,6 @@
 //! The clock and the threads of a fabric.
 
 use std::{
-    fmt,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -182,12 +181,4 @@ impl Runtime {
 
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(AWAKE - 1)
-}
-
-impl fmt::Debug for Runtime {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Runtime")
-            .field("fabric", &self.fabric)
-            .finish_non_exhaustive()
-    }
 }

@@ -395,7 +395,7 @@ impl vfio_user::Backend for Backend<'_> {
                 for one in writes.by_ref() {
                     write(device, link, now, bars, one);
                     // The send queues are cleared between this write and the next one. A rule may unplug the device.
-                    if link.is_unclean() || !device.is_plugged() {
+                    if link.unclean.is_some() || !device.is_plugged() {
                         break;
                     }
                 }

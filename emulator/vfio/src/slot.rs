@@ -3,12 +3,12 @@
 //! The slot of a device: its configuration space, DMA table, interrupt vectors and memory, for a VMM.
 
 use std::{
-    fmt, io, mem,
+    io, mem,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use efa_fabric::{Access, CopyError, Guest, Memory, Pins};
+use efa_fabric::{Access, Guest, Pins};
 use efa_model::{Device, DmaError, Host, Segment, TraceEvent};
 use parking_lot::Mutex;
 use vm_memory::VolatileSlice;
@@ -50,14 +50,14 @@ pub(crate) struct Slot {
     pub(crate) config: ConfigSpace,
     /// The device's memory, while a VMM has the function.
     pub(crate) llq: Option<Arc<Llq>>,
-    /// This memory after a reset, until the VMM's thread clears it.
-    unclean: Option<Arc<Llq>>,
+    /// This memory after a reset, until the VMM's thread clears it before its next access.
+    pub(crate) unclean: Option<Arc<Llq>>,
     /// The files that the VMM shares. Threads of VMMs lock them, without the lock of the device.
     pub(crate) files: Arc<Mutex<Files>>,
     /// Limits on the number and the bytes of these files, for the next VMM.
-    limits: (usize, u64),
+    pub(crate) limits: (usize, u64),
     /// The VMM that has the function, if any has.
-    vmm: Option<VmmId>,
+    pub(crate) vmm: Option<VmmId>,
     /// Number of VMMs that have had the function.
     vmms: u64,
     observer: Box<dyn Observer>,
@@ -72,14 +72,6 @@ pub(crate) struct Previous {
     _files: Arc<Mutex<Files>>,
     _llq: Option<Arc<Llq>>,
     _eventfds: Vec<Option<Eventfd>>,
-}
-
-impl fmt::Debug for Slot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Slot")
-            .field("vmm", &self.vmm)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Guest for Slot {
@@ -98,20 +90,6 @@ impl Guest for Slot {
 
     fn pins(&self) -> &Arc<Pins> {
         &self.pins
-    }
-}
-
-impl Memory for Extents {
-    fn read(&self, buffer: &mut [u8]) -> Result<(), DmaError> {
-        self.read(buffer)
-    }
-
-    fn write(&self, data: &[u8]) -> Result<(), DmaError> {
-        self.write(data)
-    }
-
-    fn copy_to(&self, target: &Self) -> Result<(), CopyError> {
-        self.copy_to(target)
     }
 }
 
@@ -186,16 +164,6 @@ impl Slot {
             start,
             pins: Arc::default(),
         }
-    }
-
-    /// Returns the VMM that has the function, if any has.
-    pub(crate) fn vmm(&self) -> Option<VmmId> {
-        self.vmm
-    }
-
-    /// Limits the number of files that the next VMM shares, and their total size in bytes.
-    pub(crate) fn limit_files(&mut self, most: usize, most_bytes: u64) {
-        self.limits = (most, most_bytes);
     }
 
     /// Returns a part of the device's memory, unless it is beyond the end, or no VMM has the function.
@@ -273,16 +241,6 @@ impl Slot {
     pub(crate) fn forget(&mut self) {
         self.config.reset();
         self.unclean.clone_from(&self.llq);
-    }
-
-    /// Whether [`Self::take_unclean`] returns memory.
-    pub(crate) fn is_unclean(&self) -> bool {
-        self.unclean.is_some()
-    }
-
-    /// Returns memory of the device that the VMM's thread has to clear before its next access.
-    pub(crate) fn take_unclean(&mut self) -> Option<Arc<Llq>> {
-        self.unclean.take()
     }
 
     /// Fails unless the driver has enabled bus mastering, which the function needs to access memory.

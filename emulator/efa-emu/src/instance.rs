@@ -4,9 +4,8 @@
 
 use std::{collections::BTreeMap, mem, num::NonZeroU32};
 
+use efa_model::{Overrides, Profile};
 use serde::Deserialize;
-
-use crate::{Overrides, Profile};
 
 /// The known instances.
 const KNOWN: &str = include_str!("instances.toml");
@@ -14,7 +13,7 @@ const KNOWN: &str = include_str!("instances.toml");
 /// RDMA operations that an instance's devices support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Rdma {
+pub(crate) enum Rdma {
     /// Messages only.
     None,
     /// RDMA read.
@@ -26,15 +25,15 @@ pub enum Rdma {
 /// A type of EC2 instance, and its EFA devices.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Instance {
+pub(crate) struct Instance {
     /// Number of devices.
-    pub devices: NonZeroU32,
+    pub(crate) devices: NonZeroU32,
     /// Generation of the devices, which determines their PCI device id.
-    pub profile: Profile,
+    pub(crate) profile: Profile,
     /// Link speed of each device, in Gbit/s.
-    pub link_gbps: u16,
+    pub(crate) link_gbps: u16,
     /// RDMA operations that the devices support.
-    pub rdma: Rdma,
+    pub(crate) rdma: Rdma,
     /// Further attributes of the devices.
     #[serde(default)]
     set: Overrides,
@@ -61,13 +60,13 @@ impl File {
 
 impl Instance {
     /// Returns all known instances by name.
-    pub fn known() -> BTreeMap<String, Self> {
+    pub(crate) fn known() -> BTreeMap<String, Self> {
         // Tests have read this text.
         Self::read(KNOWN).unwrap_or_default()
     }
 
     /// Finds the known instance with a name.
-    pub fn find(name: &str) -> Option<Self> {
+    pub(crate) fn find(name: &str) -> Option<Self> {
         Self::known().remove(name)
     }
 
@@ -76,7 +75,7 @@ impl Instance {
     /// # Errors
     ///
     /// The line of an error in the text, and a sentence about it.
-    pub fn read(text: &str) -> Result<BTreeMap<String, Self>, (usize, String)> {
+    pub(crate) fn read(text: &str) -> Result<BTreeMap<String, Self>, (usize, String)> {
         let known = File::parse(KNOWN)?.profile;
         let mut file = File::parse(text)?;
         for instance in file.instance.values_mut() {
@@ -103,15 +102,20 @@ impl Instance {
     }
 
     /// Returns the attributes of the devices that may differ from their profile.
-    pub fn overrides(&self) -> Overrides {
+    pub(crate) fn overrides(&self) -> Overrides {
         self.set.clone()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use efa_hw::features::FeatureId;
+    use efa_model::{Config, Device};
+    use serde_json::{json, to_value};
+
     use super::*;
-    use crate::Config;
 
     #[test]
     fn attributes_are_those_of_instance_profile_and_rdma() {
@@ -128,19 +132,30 @@ mod tests {
                 ..Config::new(instance.profile, 0)
             };
             config.check().unwrap();
-            let own = config.attributes();
-            assert_eq!((own.link_gbps, own.max_mr), (gbps, max_mr), "{name}");
-            assert_eq!([own.rdma_read, own.rdma_write], rdma, "{name}");
-            assert_eq!(own.max_mr_pages >> 18, gib, "{name}");
-            assert_eq!(own.network_stats, instance.profile > Profile::Efa0);
-            assert_eq!(own.max_event_counters, counters, "{name}");
-            // The driver asks for event counters only if the device has this feature.
-            let has_counters = own.supports(efa_hw::features::FeatureId::QueueAttr2);
+            let snapshot = Device::new(config).snapshot(Duration::ZERO);
+            let own = &to_value(snapshot).unwrap()["attributes"];
+            let of =
+                |names: &[&str]| json!(names.iter().map(|name| &own[name]).collect::<Vec<_>>());
             assert_eq!(
-                (own.event_counters, has_counters),
-                (counters > 0, counters > 0)
+                of(&["link_gbps", "max_mr"]),
+                json!([gbps, max_mr]),
+                "{name}"
             );
-            assert_eq!(own.wide_wqe(), instance.profile == Profile::Efa3, "{name}");
+            assert_eq!(of(&["rdma_read", "rdma_write"]), json!(rdma), "{name}");
+            assert_eq!(own["max_mr_pages"], gib << 18, "{name}");
+            assert_eq!(own["network_stats"], instance.profile > Profile::Efa0);
+            let found = of(&["event_counters", "max_event_counters"]);
+            assert_eq!(found, json!([counters > 0, counters]), "{name}");
+            // The driver asks for event counters only if the device has this feature.
+            let features = own["supported_features"].as_u64().unwrap();
+            let has_counters = features & FeatureId::QueueAttr2.mask() != 0;
+            assert_eq!(has_counters, counters > 0);
+            let inline = if instance.profile == Profile::Efa3 {
+                80
+            } else {
+                32
+            };
+            assert_eq!(own["inline_buf_size_ex"], inline, "{name}");
         }
     }
 
