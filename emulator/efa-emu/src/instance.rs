@@ -65,11 +65,6 @@ impl Instance {
         Self::read(KNOWN).unwrap_or_default()
     }
 
-    /// Finds the known instance with a name.
-    pub(crate) fn find(name: &str) -> Option<Self> {
-        Self::known().remove(name)
-    }
-
     /// Reads instances by name from the text of a file.
     ///
     /// # Errors
@@ -126,7 +121,7 @@ mod tests {
             ("p5en.48xlarge", 200, [true, true], 262_144, 192, 512),
             ("g7e.12xlarge", 400, [true, true], 524_288, 192, 512),
         ] {
-            let instance = Instance::find(name).unwrap();
+            let instance = &Instance::known()[name];
             let config = Config {
                 overrides: instance.overrides(),
                 ..Config::new(instance.profile, 0)

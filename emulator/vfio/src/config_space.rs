@@ -96,7 +96,7 @@ impl ConfigSpace {
             writable: Box::new([0; SIZE]),
             after_reset: Box::new([0; SIZE]),
         };
-        // Registers of 32 bits: offset, value and writable bits. A capability begins with its ID and the offset of the next one.
+        // Registers of 32 bits: offset, value and writable bits.
         for (at, value, writable) in [
             (0x00, id, 0),
             (COMMAND, both(0, STATUS_CAPABILITIES), command.into()),
@@ -111,15 +111,11 @@ impl ConfigSpace {
             // Interrupt line.
             (0x3c, 0, 0xff),
             // States D0 and D3hot. The transition from D3hot to D0 resets the function.
-            (
-                POWER,
-                both(0x01 | (EXPRESS as u16) << 8, POWER_VERSION_3),
-                0,
-            ),
+            (POWER, capability(0x01, EXPRESS, POWER_VERSION_3), 0),
             (POWER_CONTROL, 0, POWER_STATE.into()),
             (
                 EXPRESS,
-                both(0x10 | (MSIX as u16) << 8, EXPRESS_VERSION_2_ENDPOINT),
+                capability(0x10, MSIX, EXPRESS_VERSION_2_ENDPOINT),
                 0,
             ),
             (EXPRESS + 0x04, capabilities, 0),
@@ -132,7 +128,7 @@ impl ConfigSpace {
             (LINK_STATUS - 2, both(0, link), 0),
             // One bit for each supported speed, from bit 1 on.
             (LINK_CAPABILITIES_2, (2 << speed) - 2, 0),
-            (MSIX, both(0x11, msix_vectors - 1), both(0, msix)),
+            (MSIX, capability(0x11, 0, msix_vectors - 1), both(0, msix)),
             // The offsets are below 4 GiB and multiples of 8; the low three bits name the BAR.
             (MSIX_TABLE, bars.msix_table() as u32 | indicator, 0),
             (MSIX_PENDING, bars.msix_pending() as u32 | indicator, 0),
@@ -214,6 +210,12 @@ impl ConfigSpace {
 /// Returns a register of two halves.
 fn both(low: u16, high: u16) -> u32 {
     u32::from(low) | (u32::from(high) << 16)
+}
+
+/// Returns the first register of a capability, with the offset of the next one.
+fn capability(id: u8, next: usize, more: u16) -> u32 {
+    // CAST: capabilities are in the first 256 bytes.
+    both(u16::from_le_bytes([id, next as u8]), more)
 }
 
 fn index(offset: u64) -> usize {

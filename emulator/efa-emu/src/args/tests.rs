@@ -51,7 +51,7 @@ fn options_of_an_instance_apply_to_all_its_devices() {
     let options =
         "socket=a,profile=efa3,msix=2,number=7,keep_alive_ms=0,rdma_read=false,missing-bar=2";
     let spec: InstanceSpec = format!("p4d.24xlarge,{options}").parse().unwrap();
-    let mut overrides = Instance::find("p4d.24xlarge").unwrap().overrides();
+    let mut overrides = Instance::known()["p4d.24xlarge"].overrides();
     overrides.keep_alive_ms = Some(0);
     overrides.rdma_read = Some(false);
     let expected = Config {
