@@ -55,7 +55,7 @@ LINKS = {
     "README.md": "# Head\n[a](docs/page.md), [b](docs/page.md#the-second-one), [c](#head), [d](https://x.invalid/#y), [e](docs)\n",
     "docs/page.md": "## The second, `one`\n[back](../README.md#head)\n",
 }
-EFFECTS = "pub struct Then {\n    pub silence: bool,\n}\npub struct X {\n    pub y: u8,\n}\n"
+EFFECTS = "parts! {\n    silence: bool where command,\n}\npub struct X {\n    pub y: u8,\n}\n"
 # The law, files that keep it, files that break it, and what the law finds then.
 CASES = [
     (

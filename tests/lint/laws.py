@@ -203,15 +203,13 @@ def no_clock():
 
 # The file with the effects of the emulator's rules, the file with their table, and patterns of an effect and of a row.
 EFFECTS, TABLE = "emulator/model/src/faults/then.rs", "tests/kselftest/effects.md"
-EFFECT = re.compile(r"^    pub (\w+): ")
+EFFECT = re.compile(r"^    (\w+): .* where .*,$")
 ROW = re.compile(r"^\| (\w+) \|")
 
 
 def effects_are_tested():
     """Each effect of a rule of the emulator has a row in the table, and each row has an effect."""
-    start = next((number for number, (_, line) in enumerate(lines(EFFECTS)) if line.startswith("pub struct Then")), 0)
-    end = next((number for number, (_, line) in enumerate(lines(EFFECTS)) if number > start and line == "}"), 0)
-    effects = {match[1]: place for place, line in lines(EFFECTS)[start:end] if (match := EFFECT.match(line))}
+    effects = {match[1]: place for place, line in lines(EFFECTS) if (match := EFFECT.match(line))}
     rows = {match[1]: place for place, line in lines(TABLE) if (match := ROW.match(line))}
     for heading in ("effect", "stage", "probe", "use", "recovery"):
         rows.pop(heading, None)
