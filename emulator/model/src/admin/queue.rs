@@ -26,7 +26,7 @@ use crate::{
 
 /// A command that was fetched.
 #[derive(Debug)]
-pub(crate) struct Fetched {
+pub(crate) struct FetchedCommand {
     pub(crate) command: AqEntry,
     /// Time of the doorbell for the command, if known.
     pub(crate) rung: Option<Duration>,
@@ -37,7 +37,7 @@ pub(crate) struct Fetched {
 /// A command that was executed and is not completed.
 #[derive(Debug)]
 pub(crate) struct Pending {
-    pub(crate) fetched: Fetched,
+    pub(crate) fetched: FetchedCommand,
     /// Status of the command.
     pub(crate) status: u8,
     /// Content of the completion.
@@ -50,7 +50,7 @@ pub(crate) struct AdminQueue {
     pub(crate) submission: Option<SubmissionRing>,
     pub(crate) completion: Option<EventRing>,
     /// A command that takes more than one call to execute. Later commands wait for it.
-    pub(crate) executing: Option<(Fetched, Box<Registration>)>,
+    pub(crate) executing: Option<(FetchedCommand, Box<Registration>)>,
     /// Time of the doorbell for each command that is submitted and not fetched, if known.
     rung: VecDeque<Option<Duration>>,
     /// Executed commands by due time and order of execution. A submission can't exceed the free entries of the completion

@@ -17,7 +17,7 @@ use crate::{
     admin::{
         commands::{self, Execution, Parts},
         late::Answer,
-        queue::{Fetched, Pending},
+        queue::{FetchedCommand, Pending},
     },
     faults::when::Occasion,
     resources::{failure::Failure, page_list::PAGES_PER_CALL},
@@ -95,7 +95,7 @@ impl Device {
         }
         self.stale = false;
         let status = fault.as_ref().and_then(|fault| fault.status);
-        let fetched = Fetched {
+        let fetched = FetchedCommand {
             command,
             rung,
             fault,
@@ -122,7 +122,7 @@ impl Device {
         &mut self,
         host: &mut dyn Host,
         now: Duration,
-        fetched: Fetched,
+        fetched: FetchedCommand,
         execution: Execution,
     ) {
         let result = match execution {
@@ -143,7 +143,7 @@ impl Device {
     }
 
     /// Queues the completion of a command that succeeded with a response, or failed with a status.
-    fn executed(&mut self, now: Duration, fetched: Fetched, result: Result<AcqEntry, u8>) {
+    fn executed(&mut self, now: Duration, fetched: FetchedCommand, result: Result<AcqEntry, u8>) {
         let (status, response) = match result {
             Ok(response) => (0, response),
             Err(status) => (status, [0; 64]),
@@ -207,7 +207,7 @@ impl Device {
         let with_checksum = self.version() >= CHECKSUM_VERSION;
         let completion = self.admin.complete(host, pending, with_checksum);
         let completion = completion.map_err(|error| self.report(host, error));
-        let Fetched {
+        let FetchedCommand {
             command,
             rung,
             fault,
