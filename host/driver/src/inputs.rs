@@ -111,11 +111,11 @@ pub fn all() -> Vec<Input> {
 }
 
 impl Input {
-    /// Returns hostile values: none, one, no power of two, half of the maximum, and the maximum. Numbers of objects and commands
-    /// are small, so the first ones are those of other objects.
+    /// Returns hostile values: none, one, no power of two, the highest bit alone, which is aligned, and the maximum. Numbers of
+    /// objects and commands are small, so the first ones are those of other objects.
     pub fn values(&self) -> Vec<u64> {
         let most = u64::MAX >> (64 - self.item.bits.min(64));
-        let mut values = vec![0, 1, 3 & most, most >> 1, most];
+        let mut values = vec![0, 1, 3 & most, (most >> 1) + 1, most];
         values.dedup();
         values
     }
