@@ -576,6 +576,9 @@ pub unsafe fn writel(value: u32, address: *mut c_void) {
 pub(crate) fn write_bar(bar: u32, offset: u64, value: u32) {
     let function = function();
     function.check_memory();
+    if sim::device(|device| device.bar_size(bar)).is_some_and(|size| offset + 4 > size) {
+        warn(format!("a write beyond a BAR, at {offset:#x}"));
+    }
     if function.is_readable() && !function.decodes() && !function.is_lost.get() {
         warn("a BAR is accessed that its function does not decode".into());
     }
