@@ -115,10 +115,9 @@ def test_clippy(workspace):
 
 
 @pytest.mark.needs("fuzz-crates")
-def test_lock_files():
-    """The lock files of the fuzz targets, which no build here reads, are up to date."""
-    for workspace in ("emulator", "host"):
-        passes("cargo", "tree", "--offline", "--locked", "--depth", "0", "--manifest-path", f"{workspace}/fuzz/Cargo.toml")
+def test_lock_file():
+    """The lock file of the driver's fuzz target, which no build here reads, is up to date."""
+    passes("cargo", "tree", "--offline", "--locked", "--depth", "0", "--manifest-path", "host/fuzz/Cargo.toml")
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.needs(name)) for name in CLIPPY])

@@ -186,14 +186,13 @@ $(eval $(call host-program,fuzz-driver,host-fuzz,fuzz/,life,$(call instrumented,
 .PHONY: fuzz-emulator
 fuzz-emulator:
 	@$(cached) $@ '$(EFA_ROOT)' $(crates) -- sh -ec 'RUSTFLAGS="$(fuzzed)" CXX=clang++-19 $(call target,emulator-fuzz) build \
-		--release --locked --manifest-path emulator/fuzz/Cargo.toml --bins --target x86_64-unknown-linux-gnu; \
-		find $(EFA_KEEP)/emulator-fuzz/x86_64-unknown-linux-gnu/release -maxdepth 1 -type f -executable -exec cp {} $$OUT ";"'
+		--profile fuzz --features libfuzzer --locked --manifest-path emulator/fuzz/Cargo.toml --bins --target x86_64-unknown-linux-gnu; \
+		find $(EFA_KEEP)/emulator-fuzz/x86_64-unknown-linux-gnu/fuzz -maxdepth 1 -type f -executable -exec cp {} $$OUT ";"'
 
-# The crates of the fuzz targets, whose lock files only these builds read.
+# The crates of the driver's fuzz target, whose lock file only this build reads.
 .PHONY: fuzz-crates
 fuzz-crates:
-	@$(cached) $@ $(foreach name,emulator host,$(name)/fuzz/Cargo.toml $(name)/fuzz/Cargo.lock) -- sh -ec 'for workspace in emulator host; do \
-		cargo fetch --locked --manifest-path $$workspace/fuzz/Cargo.toml; done'
+	@$(cached) $@ host/fuzz/Cargo.toml host/fuzz/Cargo.lock -- cargo fetch --locked --manifest-path host/fuzz/Cargo.toml
 
 # Linters that Debian does not have.
 .PHONY: ruff
