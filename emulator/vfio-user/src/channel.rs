@@ -108,8 +108,7 @@ impl Channel {
 
     /// Returns the header at an offset in the buffer, if it was received completely.
     fn header(&self, at: usize) -> Option<Header> {
-        let bytes = self.buffer[at..self.unread.end].first_chunk()?;
-        Some(Header::decode(bytes))
+        Header::decode(&self.buffer[at..self.unread.end])
     }
 
     /// Receives queued bytes, up to the free space of the buffer. Waits for them until `deadline`, or until `waker` is readable.

@@ -94,32 +94,16 @@ pub struct Header {
 }
 
 impl Header {
-    pub(crate) fn decode(bytes: &[u8; HEADER]) -> Self {
-        let [
-            i0,
-            i1,
-            c0,
-            c1,
-            s0,
-            s1,
-            s2,
-            s3,
-            f0,
-            f1,
-            f2,
-            f3,
-            e0,
-            e1,
-            e2,
-            e3,
-        ] = *bytes;
-        Self {
-            id: u16::from_ne_bytes([i0, i1]),
-            command: u16::from_ne_bytes([c0, c1]),
-            size: u32::from_ne_bytes([s0, s1, s2, s3]),
-            flags: Flags(u32::from_ne_bytes([f0, f1, f2, f3])),
-            error: u32::from_ne_bytes([e0, e1, e2, e3]),
-        }
+    /// Decodes the header at the beginning of `bytes`, if they contain all of it.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut fields = Fields(bytes);
+        Some(Self {
+            id: fields.u16()?,
+            command: fields.u16()?,
+            size: fields.u32()?,
+            flags: Flags(fields.u32()?),
+            error: fields.u32()?,
+        })
     }
 
     /// Appends a message with this header and payload to `to`. Sets the size in the header to that of both.

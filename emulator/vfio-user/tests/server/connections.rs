@@ -10,7 +10,7 @@ use std::{
 
 use proptest::{collection::vec, prelude::*};
 use rustix::fs::{MemfdFlags, memfd_create};
-use vfio_user::{Command, Error, Flags, HEADER, Limits, MAX_DATA, MAX_FDS};
+use vfio_user_server::{Command, Error, Flags, HEADER, Limits, MAX_DATA, MAX_FDS};
 
 use super::{Event, IRQ, connect, connect_with, message, patient, refused, silent, words};
 

@@ -6,15 +6,15 @@ use std::{
     fs::File,
     os::{fd::AsFd, unix::fs::FileExt},
     sync::atomic::Ordering,
+    thread,
 };
 
-use efa_testing::wait::wait_until;
 use rustix::fs::{MemfdFlags, memfd_create};
 use vfio_bindings::bindings::vfio::{
     VFIO_IRQ_SET_ACTION_MASK, VFIO_IRQ_SET_ACTION_TRIGGER, VFIO_IRQ_SET_DATA_BOOL,
     VFIO_IRQ_SET_DATA_EVENTFD, VFIO_IRQ_SET_DATA_NONE, VFIO_REGION_INFO_FLAG_MMAP,
 };
-use vfio_user::{Action, Command, DmaMap, Flags, HEADER, MAX_BATCH, MAX_DATA};
+use vfio_user_server::{Action, Command, DmaMap, Flags, HEADER, MAX_BATCH, MAX_DATA};
 
 use super::{
     EINVAL, ENOSPC, ENOSYS, Event, IRQ, IRQS, SIZE, connect, errno, message, refused, words, write,
@@ -114,7 +114,9 @@ fn posted_writes_are_batched_in_order() {
     // The writes queue while the backend blocks.
     let busy = memory.2.lock.lock();
     client.region_post(0, 0, &[0]).unwrap();
-    wait_until("write", || memory.2.is_reached.load(Ordering::SeqCst));
+    while !memory.2.is_reached.load(Ordering::SeqCst) {
+        thread::yield_now();
+    }
     for n in 1..=MAX_BATCH as u8 + 9 {
         client.region_post(0, 0, &[n]).unwrap();
     }
