@@ -127,6 +127,9 @@ pub(crate) enum Command {
         #[arg(required = true)]
         commands: Vec<String>,
     },
+    /// Prints the EFAs of this machine as a file for `--instance FILE:NAME`, with the emulator's values in comments where they
+    /// differ.
+    Probe,
     /// Prints JSON Schemas of the control protocol: of requests, and of the replies to each.
     Schema,
     /// Writes the manual pages and shell completions into a folder, which is created if necessary.

@@ -34,6 +34,7 @@ efa\-emu ctl efa.control '{"command":"state"}'
 .SH SEE ALSO
 .BR efa\-emu\-lab (1),
 .BR efa\-emu\-ctl (1),
+.BR efa\-emu\-probe (1),
 .BR efa\-emu\-schema (1),
 .BR qemu\-system\-x86_64 (1)
 .PP

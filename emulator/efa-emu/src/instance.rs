@@ -5,13 +5,13 @@
 use std::{collections::BTreeMap, mem, num::NonZeroU32};
 
 use efa_model::{Overrides, Profile};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// The known instances.
 const KNOWN: &str = include_str!("instances.toml");
 
 /// RDMA operations that an instance's devices support.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Rdma {
     /// Messages only.
@@ -23,7 +23,7 @@ pub(crate) enum Rdma {
 }
 
 /// A type of EC2 instance, and its EFA devices.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Instance {
     /// Number of devices.

@@ -19,6 +19,7 @@ mod lines;
 mod log;
 mod metrics;
 pub mod peers;
+mod probe;
 mod sandbox;
 
 use std::{
@@ -59,6 +60,10 @@ pub fn main() -> ExitCode {
     let args = Args::parse();
     let result = match &args.command {
         Some(Command::Ctl { socket, commands }) => ctl(socket, commands),
+        Some(Command::Probe) => probe::probe().map(|text| {
+            print!("{text}");
+            true
+        }),
         Some(Command::Schema) => schema().map(|()| true),
         Some(Command::Generate { folder }) => generate::generate(folder)
             .map(|()| true)

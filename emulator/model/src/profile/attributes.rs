@@ -43,6 +43,12 @@ macro_rules! attributes {
             )*
         }
 
+        impl From<Attributes> for Overrides {
+            fn from(attributes: Attributes) -> Self {
+                Self { $($name: Some(attributes.$name),)* }
+            }
+        }
+
         impl Overrides {
             /// Adds the overrides of `other`, which take precedence.
             pub fn merge(&mut self, other: Self) {

@@ -59,6 +59,11 @@ impl Config {
         self.attributes().link_gbps
     }
 
+    /// Returns all attributes of the device.
+    pub fn all(&self) -> Overrides {
+        self.attributes().into()
+    }
+
     pub(crate) fn attributes(&self) -> Attributes {
         let mut attributes = Attributes::of(self.profile);
         attributes.guid = self.guid();
