@@ -3,10 +3,12 @@
 
 import re
 import shlex
+import shutil
+import tomllib
 
 import pytest
 from conftest import CLONE
-from guests import Guests, lines_of
+from guests import Guests, lines_of, result
 
 KSELFTEST = CLONE / "tests/kselftest"
 MAKEFILE = (KSELFTEST / "Makefile").read_text()
@@ -25,6 +27,21 @@ def run(guests, program, case, ktap):
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_program(guests, program, case, ktap):
     run(guests, program, case, ktap)
+
+
+# Attributes of profiles for which the table of instances has others.
+INVENTED = {"max_mr": 65534, "max_ah": 4096, "max_mr_pages": 1 << 20, "page_size_cap": (1 << 31) - (1 << 12)}
+CROWD = {"max_pd": 1200, "max_cq": 1200, "max_qp": 1200, "max_llq_size": 16384}
+
+
+def test_measured_attributes(guests):
+    """`efa-emu probe` describes the devices as a file of instances, with the attributes that the table of instances lacks."""
+    shutil.copy(result("emulator") / "efa-emu", guests.folder / "shared")
+    said = guests.run("setpriv --reuid 65534 --clear-groups /run/efa-rs/efa-emu probe")
+    found = list(tomllib.loads(said)["instance"].values())
+    same = {"devices": 1, "rdma": "read-write"}
+    assert {**same, "profile": "efa4", "link_gbps": 800} in found, said
+    assert {**same, "profile": "efa3", "link_gbps": 400, "set": {**INVENTED, **CROWD}} in found, said
 
 
 @pytest.mark.tier("all")
