@@ -114,12 +114,6 @@ def test_clippy(workspace):
     assert status == 0, said[-8000:]
 
 
-@pytest.mark.needs("fuzz-crates")
-def test_lock_file():
-    """The lock file of the driver's fuzz target, which no build here reads, is up to date."""
-    passes("cargo", "tree", "--offline", "--locked", "--depth", "0", "--manifest-path", "host/fuzz/Cargo.toml")
-
-
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.needs(name)) for name in CLIPPY])
 def test_clippy_of_modules(name):
     """The module and the samples have no warning of the compiler or of clippy with the kernel's lints."""

@@ -168,13 +168,13 @@ emulator-tests-arm64: arm64
 		cargo test --workspace --no-run --locked --manifest-path emulator/Cargo.toml --target aarch64-unknown-linux-gnu \
 		--message-format json-render-diagnostics >$$OUT/built; python3 -c "$$list" <$$OUT/built >$$OUT/run'
 
-# Programs of the driver as a program: $1, in the folder for intermediate files $2, of the workspace host/$3, with settings $4.
+# Programs of the driver as a program: $1, in the folder for intermediate files $2, of the crate host/$3, with options $4 and settings $5.
 define host-program
 .PHONY: $1
 $1: rust-cloud-amd64
 	@$$(cached) $$@ '$$(EFA_ROOT)' host efa_rs samples emulator/hw emulator/model @rust-cloud-amd64 -- sh -ec '$5 RUSTC_BOOTSTRAP=1 \
 		EFA_BINDINGS=$(built)/rust-cloud-amd64/bindings_generated.rs $$(call target,$2) build --release --locked \
-		--manifest-path host/$3Cargo.toml --bin $4; cp $(EFA_KEEP)/$2/release/$4 $$$$OUT'
+		--manifest-path host/$3Cargo.toml --bin $4; cp $(EFA_KEEP)/$2/release/$(firstword $4) $$$$OUT'
 endef
 # How libFuzzer sees the code that an input reaches. It uses no option that only a nightly rustc has.
 fuzzed := -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
@@ -182,17 +182,12 @@ fuzzed := -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-
 instrumented = RUSTC_WRAPPER=/efa-rs/host/instrument.sh CXX=clang++-19 INSTRUMENT="$1"
 $(eval $(call host-program,sequences,host,,sequences))
 $(eval $(call host-program,lives,host-coverage,,lives,$(call instrumented,-Cinstrument-coverage)))
-$(eval $(call host-program,fuzz-driver,host-fuzz,fuzz/,life,$(call instrumented,$(fuzzed))))
+$(eval $(call host-program,fuzz-driver,host-fuzz,fuzz/,life --features libfuzzer,$(call instrumented,$(fuzzed))))
 .PHONY: fuzz-emulator
 fuzz-emulator:
 	@$(cached) $@ '$(EFA_ROOT)' $(crates) -- sh -ec 'RUSTFLAGS="$(fuzzed)" CXX=clang++-19 $(call target,emulator-fuzz) build \
 		--profile fuzz --features libfuzzer --locked --manifest-path emulator/fuzz/Cargo.toml --bins --target x86_64-unknown-linux-gnu; \
 		find $(EFA_KEEP)/emulator-fuzz/x86_64-unknown-linux-gnu/fuzz -maxdepth 1 -type f -executable -exec cp {} $$OUT ";"'
-
-# The crates of the driver's fuzz target, whose lock file only this build reads.
-.PHONY: fuzz-crates
-fuzz-crates:
-	@$(cached) $@ host/fuzz/Cargo.toml host/fuzz/Cargo.lock -- cargo fetch --locked --manifest-path host/fuzz/Cargo.toml
 
 # Linters that Debian does not have.
 .PHONY: ruff
