@@ -97,6 +97,7 @@ fn seen(file: &File, network_stats: bool) -> io::Result<Overrides> {
     // A number of the command, and sizes of command and answer in words of 4 bytes, or of 8 bytes.
     let head =
         |command: u32, size: u64, answer: u64| u64::from(command) | size << 32 | answer << 48;
+    // It also opens a descriptor for events, which ends with this program.
     let context = Answer::to(file, [head(GET_CONTEXT, 6, 8), 0, FEATURES], 32)?;
     let port = Answer::to(file, [head(QUERY_PORT, 6, 10), 0, 1], 40)?;
     let words = [head(EX_QUERY_DEVICE, 1, CORE as u64 / 8), 0, 3 << 16, 0];
