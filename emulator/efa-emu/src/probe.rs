@@ -50,7 +50,7 @@ impl Answer {
     /// Returns the number of `size` bytes at `at`, or nothing if it is larger than attributes are.
     fn at<T: TryFrom<u64>>(&self, at: usize, size: usize) -> Option<T> {
         let bytes = self.0[at..at + size].iter().rev();
-        let number = bytes.fold(0, |number: u64, byte| number << 8 | u64::from(*byte));
+        let number = bytes.fold(0, |number: u64, byte| (number << 8) | u64::from(*byte));
         number.try_into().ok()
     }
 }
@@ -96,7 +96,7 @@ fn device(folder: &Path) -> Result<Option<(String, Kind)>, String> {
 fn seen(file: &File, network_stats: bool) -> io::Result<Overrides> {
     // A number of the command, and sizes of command and answer in words of 4 bytes, or of 8 bytes.
     let head =
-        |command: u32, size: u64, answer: u64| u64::from(command) | size << 32 | answer << 48;
+        |command: u32, size: u64, answer: u64| u64::from(command) | (size << 32) | (answer << 48);
     // It also opens a descriptor for events, which ends with this program.
     let context = Answer::to(file, [head(GET_CONTEXT, 6, 8), 0, FEATURES], 32)?;
     let port = Answer::to(file, [head(QUERY_PORT, 6, 10), 0, 1], 40)?;
@@ -104,7 +104,7 @@ fn seen(file: &File, network_stats: bool) -> io::Result<Overrides> {
     let device = Answer::to(file, words, CORE + 24)?;
 
     let caps = device.at(CORE + 20, 4).unwrap_or(0_u32);
-    let cap = |bit: u32| Some(caps & 1 << bit != 0);
+    let cap = |bit: u32| Some(caps & (1 << bit) != 0);
     // A driver that is older than the capability does not report it.
     let later = |bit| cap(bit).filter(|cap| *cap);
     let region: Option<u64> = device.at(24, 8);
