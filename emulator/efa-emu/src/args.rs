@@ -19,11 +19,7 @@ use crate::{
 
 /// Emulates Elastic Fabric Adapters, which virtual machines attach over vfio-user sockets.
 #[derive(Debug, Parser)]
-#[command(
-    version,
-    args_conflicts_with_subcommands = true,
-    subcommand_negates_reqs = true
-)]
+#[command(version, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
@@ -160,10 +156,7 @@ impl DeviceSpec {
 
     /// The device's configuration. Its number is `index` if the command line gives none.
     pub(crate) fn config(&self, index: usize) -> Config {
-        let number = self
-            .number
-            .or(u32::try_from(index).ok())
-            .unwrap_or_default();
+        let number = self.number.or(u32::try_from(index).ok()).unwrap_or_default();
         let mut config = Config::new(self.profile, number);
         config.vectors = self.vectors.unwrap_or(config.vectors);
         config.overrides = self.overrides.clone();
@@ -173,9 +166,8 @@ impl DeviceSpec {
     /// Returns `self` with these options applied.
     fn with<'a>(mut self, options: impl Iterator<Item = &'a str>) -> Result<Self, String> {
         for option in options {
-            let (key, value) = option
-                .split_once('=')
-                .ok_or_else(|| format!("`{option}` is not of the form KEY=VALUE"))?;
+            let (key, value) =
+                option.split_once('=').ok_or_else(|| format!("`{option}` is not of the form KEY=VALUE"))?;
             match key {
                 "socket" if value.is_empty() => return Err("the socket's path is empty".into()),
                 "socket" => self.socket = PathBuf::from(value),
@@ -239,11 +231,7 @@ impl FromStr for InstanceSpec {
             format!("no such instance: `{name}`, expected one of {known}")
         })?;
         let count = instance.devices.get();
-        let device = DeviceSpec {
-            profile: instance.profile,
-            overrides: instance.overrides(),
-            ..DeviceSpec::default()
-        };
+        let device = DeviceSpec { profile: instance.profile, overrides: instance.overrides(), ..DeviceSpec::default() };
         let device = device.with(options)?;
         match device.number {
             Some(first) if first.checked_add(count).is_none() => {
@@ -256,8 +244,7 @@ impl FromStr for InstanceSpec {
 
 /// Reads the instances in a file.
 fn read(file: &str) -> Result<BTreeMap<String, Instance>, String> {
-    let text = fs::read_to_string(file)
-        .map_err(|error| format!("cannot read the instances in {file}: {error}"))?;
+    let text = fs::read_to_string(file).map_err(|error| format!("cannot read the instances in {file}: {error}"))?;
     Instance::read(&text).map_err(|(line, error)| format!("{file}:{line}: {error}"))
 }
 
@@ -285,9 +272,7 @@ fn fabric(text: &str) -> Result<Settings, String> {
     let base = named.unwrap_or_else(|| Settings::named("realistic").ok_or_else(String::new))?;
     let mut set = Map::new();
     for part in parts {
-        let (key, value) = part
-            .split_once('=')
-            .ok_or_else(|| format!("`{part}` is not of the form NAME=VALUE"))?;
+        let (key, value) = part.split_once('=').ok_or_else(|| format!("`{part}` is not of the form NAME=VALUE"))?;
         set.insert(key.to_owned(), json_or_text(value));
     }
     changed(&base, set)
@@ -308,13 +293,8 @@ fn number(value: &str) -> Result<u32, String> {
 }
 
 fn vectors(value: &str) -> Result<u16, String> {
-    let vectors = value
-        .parse()
-        .ok()
-        .filter(|vectors| (1..=MAX_MSIX_VECTORS).contains(vectors));
-    vectors.ok_or_else(|| {
-        format!("msix is `{value}`, but a device has 1 to {MAX_MSIX_VECTORS} vectors")
-    })
+    let vectors = value.parse().ok().filter(|vectors| (1..=MAX_MSIX_VECTORS).contains(vectors));
+    vectors.ok_or_else(|| format!("msix is `{value}`, but a device has 1 to {MAX_MSIX_VECTORS} vectors"))
 }
 
 /// Returns overrides for checks that real devices are only guessed to make.
@@ -330,16 +310,13 @@ fn bar(name: &str) -> Result<Bar, String> {
         "0" => Ok(Bar::Registers),
         "2" => Ok(Bar::Llq),
         "db" => Ok(Bar::Doorbells),
-        _ => Err(format!(
-            "missing-bar is `{name}`, but it must be 0, 2 or db"
-        )),
+        _ => Err(format!("missing-bar is `{name}`, but it must be 0, 2 or db")),
     }
 }
 
 fn one_override(key: &str, value: &str) -> Result<Overrides, String> {
     let object = Map::from_iter([(key.to_owned(), json_or_text(value))]);
-    serde_json::from_value(object.into())
-        .map_err(|error| format!("`{key}` can't be overridden: {error}"))
+    serde_json::from_value(object.into()).map_err(|error| format!("`{key}` can't be overridden: {error}"))
 }
 
 /// Parses a size in bytes, a number with an optional suffix `K`, `M` or `G`.

@@ -71,36 +71,22 @@ impl<S: AsFd> Places<S> {
     fn take(self: &Arc<Self>, stream: &Arc<S>) -> Option<Place<S>> {
         let mut state = self.state.lock();
         if state.clients.len() >= self.most {
-            let idle = state
-                .clients
-                .iter_mut()
-                .filter(|(_, client)| matches!(client.phase, Phase::Idle(_)));
+            let idle = state.clients.iter_mut().filter(|(_, client)| matches!(client.phase, Phase::Idle(_)));
             let (_, longest) = idle.min_by_key(|(_, client)| client.phase)?;
             longest.phase = Phase::Disconnected;
-            tracing::info!(
-                name = self.name,
-                "a connection is closed to make room for a new client"
-            );
+            tracing::info!(name = self.name, "a connection is closed to make room for a new client");
             end(&longest.stream);
             let is_full = |state: &mut State<S>| state.clients.len() >= self.most;
-            let waited = self
-                .left
-                .wait_while_for(&mut state, is_full, DISCONNECT_TIMEOUT);
+            let waited = self.left.wait_while_for(&mut state, is_full, DISCONNECT_TIMEOUT);
             if waited.timed_out() {
                 return None;
             }
         }
         let number = state.next;
         state.next += 1;
-        let client = Client {
-            stream: Arc::clone(stream),
-            phase: Phase::Idle(Instant::now()),
-        };
+        let client = Client { stream: Arc::clone(stream), phase: Phase::Idle(Instant::now()) };
         state.clients.insert(number, client);
-        Some(Place {
-            places: Arc::clone(self),
-            number,
-        })
+        Some(Place { places: Arc::clone(self), number })
     }
 }
 
@@ -141,10 +127,7 @@ pub(crate) fn serve_all<S: AsFd + Send + Sync + 'static>(
     let places = Arc::new(Places {
         name,
         most,
-        state: Mutex::new(State {
-            next: 0,
-            clients: BTreeMap::new(),
-        }),
+        state: Mutex::new(State { next: 0, clients: BTreeMap::new() }),
         left: Condvar::new(),
     });
     let mut failing = false;
@@ -162,11 +145,7 @@ pub(crate) fn serve_all<S: AsFd + Send + Sync + 'static>(
         };
         failing = false;
         let Some(place) = places.take(&stream) else {
-            tracing::warn!(
-                name,
-                most,
-                "connection refused: too many clients; close one"
-            );
+            tracing::warn!(name, most, "connection refused: too many clients; close one");
             continue;
         };
         let serve = serve.clone();
@@ -213,10 +192,7 @@ mod tests {
         fn start() -> Self {
             let gate = Arc::new(Mutex::new(()));
             let (clients, new) = mpsc::channel();
-            let server = Self {
-                clients,
-                gate: Arc::clone(&gate),
-            };
+            let server = Self { clients, gate: Arc::clone(&gate) };
             let accept = move || new.recv().map_err(io::Error::other)?;
             let serve = move |mut stream: &UnixStream, place: &Place<UnixStream>| {
                 let mut byte = [0];

@@ -29,9 +29,7 @@ impl<'a> Until<'a> {
 
     /// Returns the time left, if there is a deadline.
     fn left(&self) -> io::Result<Option<Duration>> {
-        let left = self
-            .end
-            .map(|end| end.saturating_duration_since(Instant::now()));
+        let left = self.end.map(|end| end.saturating_duration_since(Instant::now()));
         match left {
             Some(Duration::ZERO) => Err(io::ErrorKind::TimedOut.into()),
             left => Ok(left),

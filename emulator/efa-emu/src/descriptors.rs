@@ -27,10 +27,7 @@ const MAPPED: u64 = 64 << 40;
 pub(crate) fn check_memory(args: &Args) -> Result<(), String> {
     let limit = getrlimit(Resource::As).current.unwrap_or(MAPPED);
     let limit = limit.min(MAPPED);
-    let all = args
-        .devices()
-        .iter()
-        .fold(0, |all: u64, spec| all.saturating_add(spec.memory()));
+    let all = args.devices().iter().fold(0, |all: u64, spec| all.saturating_add(spec.memory()));
     if all <= limit {
         return Ok(());
     }
@@ -45,10 +42,7 @@ pub(crate) fn check_memory(args: &Args) -> Result<(), String> {
 /// Raises the limit of this process to the hard limit. Returns the resulting limit.
 pub(crate) fn raise() -> usize {
     let limit = getrlimit(Resource::Nofile);
-    let most = Rlimit {
-        current: limit.maximum,
-        ..limit
-    };
+    let most = Rlimit { current: limit.maximum, ..limit };
     let current = match setrlimit(Resource::Nofile, most) {
         Ok(()) => most.current,
         // The current limit may be enough.
@@ -66,10 +60,7 @@ pub(crate) fn raise() -> usize {
 pub(crate) fn files(limit: usize, args: &Args) -> Result<usize, String> {
     let specs = args.devices();
     let clients = [
-        (
-            !args.control.is_empty(),
-            args.control.len() * (1 + control::MAX_CONNECTIONS),
-        ),
+        (!args.control.is_empty(), args.control.len() * (1 + control::MAX_CONNECTIONS)),
         (args.metrics.is_some(), 1 + metrics::MAX_CONNECTIONS),
         // A link has one descriptor for reads and another for writes.
         (args.listen.is_some(), 1 + 2 * peers::MAX_CONNECTIONS),
@@ -118,9 +109,7 @@ mod tests {
         assert_eq!(vectors, Ok(few + 32));
         let why = of(1024, "--instance p5.48xlarge,socket=a").unwrap_err();
         let needed = OWN + 32 * (descriptors(33) + FEWEST);
-        let expected = format!(
-            "32 devices may take {needed} file descriptors, and this process may have 1024: raise"
-        );
+        let expected = format!("32 devices may take {needed} file descriptors, and this process may have 1024: raise");
         assert!(why.starts_with(&expected), "{why}");
     }
 
@@ -130,10 +119,7 @@ mod tests {
         check("p5.48xlarge,socket=a").unwrap();
         check("p5.48xlarge,socket=a,memory=2048G").unwrap();
         let why = check("p5.48xlarge,socket=a,memory=4096G").unwrap_err();
-        assert!(
-            why.contains("may share 131072 GiB, and this process may map 65536: set"),
-            "{why}"
-        );
+        assert!(why.contains("may share 131072 GiB, and this process may map 65536: set"), "{why}");
         check("p5.48xlarge,socket=a,memory=17179869183G").unwrap_err();
     }
 }

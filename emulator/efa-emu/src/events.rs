@@ -126,16 +126,11 @@ impl Recorder {
     /// # Errors
     ///
     /// A file can't be written.
-    pub(crate) fn new(
-        options: &Options,
-        sockets: &[String],
-        start: Instant,
-    ) -> Result<(Self, Vec<Work>), String> {
+    pub(crate) fn new(options: &Options, sockets: &[String], start: Instant) -> Result<(Self, Vec<Work>), String> {
         let (devices, snap) = (sockets.len(), options.capture_snap);
         let trace = open(&options.trace, "trace", devices, start, Trace::open)?;
-        let capture = open(&options.capture, "capture", devices, start, |path| {
-            Capture::open(path, sockets, snap, start)
-        })?;
+        let capture =
+            open(&options.capture, "capture", devices, start, |path| Capture::open(path, sockets, snap, start))?;
         let mut works = Vec::new();
         let mut split = |(outbox, work)| {
             works.push(work);
@@ -163,11 +158,7 @@ impl Recorder {
 
     /// Returns an observer of the device with this index, which also keeps events.
     pub(crate) fn observer(&self, device: usize, recorded: &Recorded) -> Box<dyn Observer> {
-        Box::new(OneDevice {
-            recorder: self.clone(),
-            recorded: recorded.clone(),
-            device,
-        })
+        Box::new(OneDevice { recorder: self.clone(), recorded: recorded.clone(), device })
     }
 
     /// Writes all pending events. Waits no longer than `most` for the readers.
@@ -199,8 +190,7 @@ impl Recorded {
     /// Returns the lines of the newest events of the device, with their times.
     pub(crate) fn last(&self) -> Vec<String> {
         let last = self.0.lock().last.clone();
-        let line =
-            |(now, event): &(Duration, TraceEvent)| format!("{:.6} {event}", now.as_secs_f64());
+        let line = |(now, event): &(Duration, TraceEvent)| format!("{:.6} {event}", now.as_secs_f64());
         last.iter().map(line).collect()
     }
 }

@@ -94,11 +94,7 @@ mod tests {
         assert!(!text.contains("help(1)"), "this page does not exist");
         for command in Args::command().get_subcommands() {
             let name = format!("{NAME}-{}.1", command.get_name());
-            assert_eq!(
-                folder.path().join(&name).exists(),
-                !command.is_hide_set(),
-                "{name}"
-            );
+            assert_eq!(folder.path().join(&name).exists(), !command.is_hide_set(), "{name}");
         }
         for name in ["efa-emu.bash", "efa-emu.fish", "_efa-emu"] {
             let text = fs::read_to_string(folder.path().join(name)).unwrap();

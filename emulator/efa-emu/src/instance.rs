@@ -74,10 +74,7 @@ impl Instance {
         let known = File::parse(KNOWN)?.profile;
         let mut file = File::parse(text)?;
         for instance in file.instance.values_mut() {
-            let (read, write) = (
-                instance.rdma != Rdma::None,
-                instance.rdma == Rdma::ReadWrite,
-            );
+            let (read, write) = (instance.rdma != Rdma::None, instance.rdma == Rdma::ReadWrite);
             let mut all = Overrides {
                 link_gbps: Some(instance.link_gbps),
                 rdma_read: Some(read),
@@ -122,20 +119,12 @@ mod tests {
             ("g7e.12xlarge", 400, [true, true], 524_288, 192, 512),
         ] {
             let instance = &Instance::known()[name];
-            let config = Config {
-                overrides: instance.overrides(),
-                ..Config::new(instance.profile, 0)
-            };
+            let config = Config { overrides: instance.overrides(), ..Config::new(instance.profile, 0) };
             config.check().unwrap();
             let snapshot = Device::new(config).snapshot(Duration::ZERO);
             let own = &to_value(snapshot).unwrap()["attributes"];
-            let of =
-                |names: &[&str]| json!(names.iter().map(|name| &own[name]).collect::<Vec<_>>());
-            assert_eq!(
-                of(&["link_gbps", "max_mr"]),
-                json!([gbps, max_mr]),
-                "{name}"
-            );
+            let of = |names: &[&str]| json!(names.iter().map(|name| &own[name]).collect::<Vec<_>>());
+            assert_eq!(of(&["link_gbps", "max_mr"]), json!([gbps, max_mr]), "{name}");
             assert_eq!(of(&["rdma_read", "rdma_write"]), json!(rdma), "{name}");
             assert_eq!(own["max_mr_pages"], gib << 18, "{name}");
             assert_eq!(own["network_stats"], instance.profile > Profile::Efa0);
@@ -145,11 +134,7 @@ mod tests {
             let features = own["supported_features"].as_u64().unwrap();
             let has_counters = features & FeatureId::QueueAttr2.mask() != 0;
             assert_eq!(has_counters, counters > 0);
-            let inline = if instance.profile == Profile::Efa3 {
-                80
-            } else {
-                32
-            };
+            let inline = if instance.profile == Profile::Efa3 { 80 } else { 32 };
             assert_eq!(own["inline_buf_size_ex"], inline, "{name}");
         }
     }
@@ -161,10 +146,7 @@ mod tests {
         let lab = Instance::read(text).unwrap().remove("lab").unwrap();
         let own = lab.overrides();
         // Those of the program, of the file's profile, and of its instance.
-        assert_eq!(
-            (own.max_mr, own.max_ah, own.max_qp),
-            (Some(1 << 18), Some(7), Some(9))
-        );
+        assert_eq!((own.max_mr, own.max_ah, own.max_qp), (Some(1 << 18), Some(7), Some(9)));
         let changes = "
 devices = 2 > devices = 0 > 4 nonzero
 'efa1' > 'efa9' > 4 unknown variant `efa9`
@@ -179,10 +161,7 @@ lab = > lab lab = > 4 expected
             let [before, after, error] = [(); 3].map(|()| parts.next().unwrap());
             let (line, found) = Instance::read(&text.replace(before, after)).unwrap_err();
             let (at, part) = error.split_once(' ').unwrap();
-            assert!(
-                line.to_string() == at && found.contains(part),
-                "{change}: {line} {found}"
-            );
+            assert!(line.to_string() == at && found.contains(part), "{change}: {line} {found}");
         }
     }
 }

@@ -119,11 +119,7 @@ fn list_instances() {
             Rdma::Read => "RDMA read",
             Rdma::ReadWrite => "RDMA read and write",
         };
-        let (count, id, gbps) = (
-            instance.devices,
-            instance.profile.pci_device(),
-            instance.link_gbps,
-        );
+        let (count, id, gbps) = (instance.devices, instance.profile.pci_device(), instance.link_gbps);
         println!("{name:16}  {count:2} x {id:x}, {gbps} Gbit/s each, {rdma}");
     }
 }
@@ -132,8 +128,7 @@ fn emulate(args: &Args) -> Result<(), String> {
     log::start(args.verbose);
     let joined = args.join.iter().map(|target| resolve(target));
     let joined = joined.collect::<Result<Vec<_>, _>>()?;
-    let mut signals = Signals::new([SIGINT, SIGTERM])
-        .map_err(|error| format!("cannot handle signals: {error}"))?;
+    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| format!("cannot handle signals: {error}"))?;
     // Threads that start from now on wake up when packets are due. The default timer slack of 50 microseconds is longer than a
     // packet takes on the realistic network. If the slack can't be changed, packets are late.
     let _ = set_current_timer_slack(NonZero::new(1));
@@ -141,9 +136,7 @@ fn emulate(args: &Args) -> Result<(), String> {
     // 24 bits are short enough to type.
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(..1 << 24));
     if !args.fabric.is_ideal() {
-        eprintln!(
-            "efa-emu: losses and delays of the network are random; reproduce them with --seed {seed}"
-        );
+        eprintln!("efa-emu: losses and delays of the network are random; reproduce them with --seed {seed}");
     }
     let runtime = Arc::new(Runtime::new(args.fabric.clone(), seed, start));
     let specs = args.devices();
@@ -232,18 +225,17 @@ fn emulate(args: &Args) -> Result<(), String> {
 }
 
 fn bind(address: &str) -> Result<TcpListener, String> {
-    TcpListener::bind(address).map_err(|error| {
-        format!("cannot listen at {address}: {error}; give an address of this host and a free port")
-    })
+    TcpListener::bind(address)
+        .map_err(|error| format!("cannot listen at {address}: {error}; give an address of this host and a free port"))
 }
 
 /// Resolves the addresses of an emulator to join, as the sandbox does not allow that later.
 fn resolve(target: &str) -> Result<Vec<SocketAddr>, String> {
     match target.to_socket_addrs() {
         Ok(addresses) => Ok(addresses.collect()),
-        Err(error) => Err(format!(
-            "cannot join {target}: {error}; give ADDRESS:PORT, or NAME:PORT with a name that resolves now"
-        )),
+        Err(error) => {
+            Err(format!("cannot join {target}: {error}; give ADDRESS:PORT, or NAME:PORT with a name that resolves now"))
+        }
     }
 }
 
@@ -282,9 +274,7 @@ fn exit_on_panic(sockets: Arc<Sockets>, recorder: Recorder) {
     let print = panic::take_hook();
     panic::set_hook(Box::new(move |panic| {
         print(panic);
-        eprintln!(
-            "efa-emu: this is a bug of the emulator, which exits now: please report it with the lines above"
-        );
+        eprintln!("efa-emu: this is a bug of the emulator, which exits now: please report it with the lines above");
         sockets.remove();
         recorder.finish(FINISH_TIMEOUT);
         process::exit(1)

@@ -45,10 +45,7 @@ where
         .with_max_level(level)
         .with_ansi(ansi)
         .with_writer(writer)
-        .event_format(Limited {
-            format: Format::default(),
-            limits,
-        })
+        .event_format(Limited { format: Format::default(), limits })
         .finish()
 }
 
@@ -63,12 +60,7 @@ where
     S: Subscriber + for<'span> LookupSpan<'span>,
     N: for<'writer> FormatFields<'writer> + 'static,
 {
-    fn format_event(
-        &self,
-        context: &FmtContext<'_, S, N>,
-        mut writer: Writer<'_>,
-        event: &Event<'_>,
-    ) -> fmt::Result {
+    fn format_event(&self, context: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
         let left_out = match &self.limits {
             Some(limits) => {
                 let now = Instant::now();
@@ -82,10 +74,7 @@ where
             Some(0) => self.format.format_event(context, writer, event),
             Some(count) => {
                 self.format.format_event(context, writer.by_ref(), event)?;
-                writeln!(
-                    writer,
-                    "    {count} similar messages before it were omitted"
-                )
+                writeln!(writer, "    {count} similar messages before it were omitted")
             }
             None => Ok(()),
         }
@@ -104,11 +93,7 @@ struct Limit {
 
 impl Limit {
     fn new(since: Instant) -> Self {
-        Self {
-            since,
-            lines: 0,
-            left_out: 0,
-        }
+        Self { since, lines: 0, left_out: 0 }
     }
 
     /// Returns the number of lines omitted before this line, or `None` if it is omitted, too.

@@ -62,17 +62,7 @@ network /remote_devices gauge remote_devices Devices of other emulators on the n
 ";
 
 /// The counts of objects that do not include each other, in `resources` of the state.
-const OBJECTS: [&str; 9] = [
-    "pd",
-    "uar",
-    "eq",
-    "ah",
-    "mr",
-    "mr_pages",
-    "cq",
-    "qp",
-    "event_counter",
-];
+const OBJECTS: [&str; 9] = ["pd", "uar", "eq", "ah", "mr", "mr_pages", "cq", "qp", "event_counter"];
 
 impl Emulator {
     /// Returns all metrics in the OpenMetrics text format.
@@ -87,18 +77,13 @@ impl Emulator {
         text.family("gauge", "device_info", "Profile and socket of the device")?;
         let (mut trees, mut times) = (Vec::new(), Vec::new());
         for (index, device) in self.devices().iter().enumerate() {
-            let (counters, state, taken) = device
-                .function
-                .with(|device, _, _| (device.counters(), device.state(), device.times().clone()));
+            let (counters, state, taken) =
+                device.function.with(|device, _, _| (device.counters(), device.state(), device.times().clone()));
             trees.push(json!({ "counters": counters, "state": state }));
             times.push((index.to_string(), taken));
             let profile = format!("{:x}", device.profile.pci_device());
             let socket = device.socket.display().to_string();
-            let labels = [
-                ("device", &*index.to_string()),
-                ("profile", &profile),
-                ("socket", &socket),
-            ];
+            let labels = [("device", &*index.to_string()), ("profile", &profile), ("socket", &socket)];
             text.sample("", &labels, 1)?;
         }
         let network = json!(self.network());
@@ -132,10 +117,7 @@ impl Emulator {
         }
         let commands = times.iter().flat_map(|(device, times)| {
             let labels = move |opcode| [("device", &**device), ("opcode", opcode)];
-            times
-                .commands
-                .iter()
-                .map(move |(opcode, it)| (labels(opcode), it))
+            times.commands.iter().map(move |(opcode, it)| (labels(opcode), it))
         });
         text.family("counter", "admin_commands", "Completed admin commands")?;
         for (labels, commands) in commands.clone() {
@@ -188,19 +170,11 @@ impl Text {
         }
     }
 
-    fn sample(
-        &mut self,
-        suffix: &str,
-        labels: &[(&str, &str)],
-        value: impl Display,
-    ) -> fmt::Result {
+    fn sample(&mut self, suffix: &str, labels: &[(&str, &str)], value: impl Display) -> fmt::Result {
         write!(self.text, "{}{suffix}", self.name)?;
         for (index, (name, value)) in labels.iter().enumerate() {
             let before = if index == 0 { '{' } else { ',' };
-            let value = value
-                .replace('\\', r"\\")
-                .replace('"', "\\\"")
-                .replace('\n', "\\n");
+            let value = value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', "\\n");
             write!(self.text, "{before}{name}=\"{value}\"")?;
         }
         let after = if labels.is_empty() { "" } else { "}" };

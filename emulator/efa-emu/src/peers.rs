@@ -85,10 +85,7 @@ impl Link for Queue {
 
 impl Peers {
     pub(crate) fn new(runtime: Arc<Runtime>) -> Self {
-        Self {
-            runtime,
-            program: fastrand::u64(..),
-        }
+        Self { runtime, program: fastrand::u64(..) }
     }
 
     /// Accepts links of other emulators. Never returns, so it needs a thread of its own.
@@ -121,8 +118,7 @@ impl Peers {
         let limited = Until::new(stream, Instant::now() + GREETING);
         let mut reader = BufReader::with_capacity(BUFFER, limited);
         let addresses = self.runtime.fabric().addresses();
-        let Some((program, devices)) = greet(&mut reader, &mut writer, self.program, addresses)?
-        else {
+        let Some((program, devices)) = greet(&mut reader, &mut writer, self.program, addresses)? else {
             return Ok(());
         };
         let session = self.runtime.fabric().session(program, &devices);
@@ -131,13 +127,7 @@ impl Peers {
         };
         reader.get_mut().lift(SILENCE)?;
         let host = stream.peer_addr()?.ip().to_canonical();
-        let newcomer = Newcomer {
-            program,
-            host: place.map(|_| host),
-            addresses: &devices,
-            session,
-            offered,
-        };
+        let newcomer = Newcomer { program, host: place.map(|_| host), addresses: &devices, session, offered };
         let exchange = || self.exchange(stream, reader, writer, &newcomer);
         match place {
             Some(place) => place.work(exchange).unwrap_or(Ok(())),
@@ -188,19 +178,10 @@ pub fn greet(
     program: u64,
     devices: Vec<[u8; 16]>,
 ) -> io::Result<Option<(u64, Vec<[u8; 16]>)>> {
-    let hello = Hello {
-        version: LINK_VERSION,
-        program,
-        devices,
-    };
+    let hello = Hello { version: LINK_VERSION, program, devices };
     write(writer, &hello)?;
     writer.flush()?;
-    let Some(Hello {
-        version,
-        program,
-        devices,
-    }) = read(reader)?
-    else {
+    let Some(Hello { version, program, devices }) = read(reader)? else {
         return Ok(None);
     };
     if version != LINK_VERSION {
@@ -272,13 +253,9 @@ fn read<T: DeserializeOwned>(reader: &mut impl Read) -> io::Result<Option<T>> {
     }
     let length = u32::from_le_bytes(length) as usize;
     if length > MAX_MESSAGE {
-        return Err(io::Error::other(format!(
-            "a message of {length} bytes exceeds the limit of {MAX_MESSAGE}"
-        )));
+        return Err(io::Error::other(format!("a message of {length} bytes exceeds the limit of {MAX_MESSAGE}")));
     }
     let mut bytes = vec![0; length];
     reader.read_exact(&mut bytes)?;
-    postcard::from_bytes(&bytes)
-        .map(Some)
-        .map_err(io::Error::other)
+    postcard::from_bytes(&bytes).map(Some).map_err(io::Error::other)
 }

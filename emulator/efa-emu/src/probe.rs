@@ -77,17 +77,9 @@ fn device(folder: &Path) -> Result<Option<(String, Kind)>, String> {
     let rate = text(&port.join("rate"))?;
     let gbps = rate.split(' ').next().and_then(|gbps| gbps.parse().ok());
     let path = Path::new("/dev/infiniband").join(folder.file_name().unwrap_or_default());
-    let kind = File::options()
-        .read(true)
-        .write(true)
-        .open(&path)
-        .and_then(|file| {
-            Ok(Kind {
-                id,
-                gbps: gbps.unwrap_or_default(),
-                seen: seen(&file, port.join("hw_counters").exists())?,
-            })
-        });
+    let kind = File::options().read(true).write(true).open(&path).and_then(|file| {
+        Ok(Kind { id, gbps: gbps.unwrap_or_default(), seen: seen(&file, port.join("hw_counters").exists())? })
+    });
     let kind = kind.map_err(|error| format!("cannot ask {}: {error}", path.display()))?;
     Ok(Some((name, kind)))
 }
@@ -95,8 +87,7 @@ fn device(folder: &Path) -> Result<Option<(String, Kind)>, String> {
 /// Asks the driver for what programs see.
 fn seen(file: &File, network_stats: bool) -> io::Result<Overrides> {
     // A number of the command, and sizes of command and answer in words of 4 bytes, or of 8 bytes.
-    let head =
-        |command: u32, size: u64, answer: u64| u64::from(command) | (size << 32) | (answer << 48);
+    let head = |command: u32, size: u64, answer: u64| u64::from(command) | (size << 32) | (answer << 48);
     // It also opens a descriptor for events, which ends with this program.
     let context = Answer::to(file, [head(GET_CONTEXT, 6, 8), 0, FEATURES], 32)?;
     let port = Answer::to(file, [head(QUERY_PORT, 6, 10), 0, 1], 40)?;
@@ -138,11 +129,7 @@ fn seen(file: &File, network_stats: bool) -> io::Result<Overrides> {
         max_wr_recv_sges: device.at(CORE + 14, 2),
         max_wr_rdma_sges: device.at(68, 4),
         max_tx_batch: context.at(24, 2),
-        max_eq: if cap(2) == Some(true) {
-            context.at(4, 4)
-        } else {
-            Some(0)
-        },
+        max_eq: if cap(2) == Some(true) { context.at(4, 4) } else { Some(0) },
         ..Overrides::default()
     })
 }
@@ -167,20 +154,12 @@ fn describe(name: &str, count: usize, mut kind: Kind) -> Result<String, String> 
     }
 
     // What a file with no more than this would give.
-    let instance = Instance::read(&text)
-        .map_err(|(_, error)| error)?
-        .remove(name);
+    let instance = Instance::read(&text).map_err(|(_, error)| error)?.remove(name);
     let instance = instance.ok_or("the description has no instance")?;
-    let table = Config {
-        overrides: instance.overrides(),
-        ..Config::new(instance.profile, 0)
-    };
+    let table = Config { overrides: instance.overrides(), ..Config::new(instance.profile, 0) };
     let table = table.all();
     // The driver reports no more event queues than there are CPUs.
-    kind.seen.max_eq = kind
-        .seen
-        .max_eq
-        .filter(|seen| (*seen == 0) != (table.max_eq == Some(0)));
+    kind.seen.max_eq = kind.seen.max_eq.filter(|seen| (*seen == 0) != (table.max_eq == Some(0)));
     let (table, mut seen) = (json!(table), names(json!(kind.seen)));
     seen.retain(|key, value| table[key.as_str()] != *value);
     if !seen.is_empty() {
@@ -242,10 +221,7 @@ pub(crate) fn probe() -> Result<String, String> {
         let _ = write!(all, "# {}\n{described}\n", devices.join(" "));
     }
     match all.is_empty() {
-        true => Err(
-            "no EFA here has a driver: run this on an instance with EFA, with the driver loaded"
-                .into(),
-        ),
+        true => Err("no EFA here has a driver: run this on an instance with EFA, with the driver loaded".into()),
         false => Ok(all),
     }
 }

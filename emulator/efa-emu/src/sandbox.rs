@@ -25,12 +25,12 @@ use std::{
 
 use clap::ValueEnum;
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, NetPort, PathBeneath, PathFd,
-    Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope,
+    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, NetPort, PathBeneath, PathFd, Ruleset, RulesetAttr,
+    RulesetCreatedAttr, RulesetStatus, Scope,
 };
 use seccompiler::{
-    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
-    SeccompFilter, SeccompRule, TargetArch,
+    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, TargetArch,
 };
 
 /// Whether the program is sandboxed.
@@ -90,11 +90,10 @@ pub(crate) fn enter(mode: Mode, needs: &Needs) -> Result<(), String> {
         tracing::warn!("{message}");
         Ok(())
     };
-    let landlock = restrict_files(is_needed, needs)
-        .or_else(|error| failed("Landlock", &error).map(|()| Landlock::None))?;
-    let seccomp = restrict_calls(landlock, needs)
-        .map(|()| true)
-        .or_else(|error| failed("seccomp", &error).map(|()| false))?;
+    let landlock =
+        restrict_files(is_needed, needs).or_else(|error| failed("Landlock", &error).map(|()| Landlock::None))?;
+    let seccomp =
+        restrict_calls(landlock, needs).map(|()| true).or_else(|error| failed("seccomp", &error).map(|()| false))?;
     let by_landlock = match landlock {
         Landlock::Whole => "files, ports and signals",
         Landlock::Required => "files and ports",
@@ -233,11 +232,7 @@ fn filters(landlock: Landlock, needs: &Needs) -> Result<Vec<BpfProgram>, Backend
     ])
 }
 
-fn program(
-    rules: Rules,
-    otherwise: SeccompAction,
-    action: SeccompAction,
-) -> Result<BpfProgram, BackendError> {
+fn program(rules: Rules, otherwise: SeccompAction, action: SeccompAction) -> Result<BpfProgram, BackendError> {
     let arch = TargetArch::try_from(env::consts::ARCH)?;
     BpfProgram::try_from(SeccompFilter::new(rules, otherwise, action, arch)?)
 }
@@ -270,25 +265,15 @@ fn allowed(needs: &Needs) -> Result<Rules, BackendError> {
     for call in [libc::SYS_mmap, libc::SYS_mprotect] {
         rules.insert(call, vec![masked(2, libc::PROT_EXEC, 0)?]);
     }
-    let commands = [
-        libc::F_DUPFD_CLOEXEC,
-        libc::F_GETFD,
-        libc::F_GETFL,
-        libc::F_SETFL,
-        libc::F_ADD_SEALS,
-        libc::F_GET_SEALS,
-    ];
+    let commands =
+        [libc::F_DUPFD_CLOEXEC, libc::F_GETFD, libc::F_GETFL, libc::F_SETFL, libc::F_ADD_SEALS, libc::F_GET_SEALS];
     let commands = commands.map(|command| equal(1, command.unsigned_abs()));
     let commands = commands.into_iter().collect::<Result<_, _>>()?;
     rules.insert(libc::SYS_fcntl, commands);
     let name = equal(0, libc::PR_SET_NAME.unsigned_abs())?;
     rules.insert(libc::SYS_prctl, vec![name]);
     // For abort(), and for accesses to pages that a VMM may have freed.
-    for call in [
-        libc::SYS_tgkill,
-        libc::SYS_process_vm_readv,
-        libc::SYS_process_vm_writev,
-    ] {
+    for call in [libc::SYS_tgkill, libc::SYS_process_vm_readv, libc::SYS_process_vm_writev] {
         rules.insert(call, vec![equal(0, process::id())?]);
     }
     // Landlock restricts the files and the ports.
@@ -321,11 +306,7 @@ fn masked(argument: u8, flag: i32, value: i32) -> Result<SeccompRule, BackendErr
 }
 
 /// Condition on the low 32 bits of an argument. The kernel uses no more bits of the arguments that matter here.
-fn condition(
-    argument: u8,
-    operator: SeccompCmpOp,
-    value: impl Into<u64>,
-) -> Result<SeccompCondition, BackendError> {
+fn condition(argument: u8, operator: SeccompCmpOp, value: impl Into<u64>) -> Result<SeccompCondition, BackendError> {
     SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value.into())
 }
 

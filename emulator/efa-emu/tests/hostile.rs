@@ -44,12 +44,7 @@ fn messages_of_attackers_are_valid() {
     let greeted = <Tcp as attack::peers::Protocol>::greet(&hello(8, &[from]));
     assert_eq!(greeted, Some((8, vec![from])));
     let (ends, place) = (Ends { from, to, qkey: 3 }, Place::default());
-    let sent = [
-        ends.ack(4, 5, &[0]),
-        ends.datagram(6, None, 7),
-        ends.send(place, 6, 7),
-        ends.write(place, 6, 8, 7),
-    ];
+    let sent = [ends.ack(4, 5, &[0]), ends.datagram(6, None, 7), ends.send(place, 6, 7), ends.write(place, 6, 8, 7)];
     let mut received = 0;
     let bytes = sent.each_ref().map(Message::framed).concat();
     peers::receive(&mut &*bytes, |_| received += 1).unwrap();

@@ -67,10 +67,7 @@ impl Record {
         bytes.extend(payload_length.to_le_bytes());
         bytes.extend(fields);
         bytes.extend(payload);
-        Self {
-            length: payload_length.saturating_add(header as u32),
-            bytes,
-        }
+        Self { length: payload_length.saturating_add(header as u32), bytes }
     }
 }
 
@@ -117,13 +114,7 @@ impl Route {
             payload = message.payload;
         }
         flags |= subject.immediate.map_or(0, |_| HAS_IMMEDIATE);
-        let mut fields = self.fields(
-            [source_qp, subject.qp],
-            flags,
-            subject.code,
-            data.connection,
-            data.psn,
-        );
+        let mut fields = self.fields([source_qp, subject.qp], flags, subject.code, data.connection, data.psn);
         fields.extend(data.floor.to_le_bytes());
         fields.extend(data.message.to_le_bytes());
         fields.extend(data.offset.to_le_bytes());
@@ -182,53 +173,19 @@ struct SubjectFields {
 impl From<Subject> for SubjectFields {
     fn from(subject: Subject) -> Self {
         match subject {
-            Subject::Send { qp, immediate } => Self {
-                code: 1,
-                qp,
-                immediate,
-                ..Self::default()
-            },
-            Subject::Write {
-                qp,
-                memory,
-                length,
-                immediate,
-                ..
-            } => Self {
-                code: 2,
-                qp,
-                immediate,
-                memory,
-                length,
-                ..Self::default()
-            },
-            Subject::Read {
-                qp,
-                memory,
-                length,
-                reader,
-                ..
-            } => Self {
-                code: 3,
-                qp,
-                memory,
-                length,
-                request: reader.request,
-                ..Self::default()
-            },
-            Subject::Response { reader } => Self {
-                code: 4,
-                qp: reader.qp.number,
-                request: reader.request,
-                ..Self::default()
-            },
-            Subject::Failure { reader, status } => Self {
-                code: 5,
-                qp: reader.qp.number,
-                status,
-                request: reader.request,
-                ..Self::default()
-            },
+            Subject::Send { qp, immediate } => Self { code: 1, qp, immediate, ..Self::default() },
+            Subject::Write { qp, memory, length, immediate, .. } => {
+                Self { code: 2, qp, immediate, memory, length, ..Self::default() }
+            }
+            Subject::Read { qp, memory, length, reader, .. } => {
+                Self { code: 3, qp, memory, length, request: reader.request, ..Self::default() }
+            }
+            Subject::Response { reader } => {
+                Self { code: 4, qp: reader.qp.number, request: reader.request, ..Self::default() }
+            }
+            Subject::Failure { reader, status } => {
+                Self { code: 5, qp: reader.qp.number, status, request: reader.request, ..Self::default() }
+            }
         }
     }
 }

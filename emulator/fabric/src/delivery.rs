@@ -8,9 +8,7 @@ use std::time::Duration;
 use efa_hw::io::CompStatus;
 
 use crate::{
-    endpoint::{
-        Copied, Endpoint, Located, Part, Payload, Placement, Received, State, Unplaced, Written,
-    },
+    endpoint::{Copied, Endpoint, Located, Part, Payload, Placement, Received, State, Unplaced, Written},
     memory::{BOUNCED, Guest},
     network::Load,
     packet::{Ack, Body, Carried, Data, Header, OVERHEAD, Origin, Packet, PortId, Verdict},
@@ -100,24 +98,13 @@ impl<G: Guest> Transfer<'_, G> {
                 }
                 payload => payload,
             };
-            let part = Part {
-                from: packet.from,
-                data,
-                header: &header,
-                remembered,
-            };
+            let part = Part { from: packet.from, data, header: &header, remembered };
             match self.place(&packet, part, &payload, woken) {
                 Rest::Nothing => break,
                 Rest::All => return Delivered::Later(packet),
                 Rest::Report(placement, written) => {
                     let remembered = remembered.clone();
-                    return self.postpone(Copied {
-                        packet,
-                        header,
-                        remembered,
-                        placement,
-                        written,
-                    });
+                    return self.postpone(Copied { packet, header, remembered, placement, written });
                 }
                 Rest::Unplaced(Unplaced::Busy) => {}
                 Rest::Unplaced(unplaced) => {
@@ -131,32 +118,17 @@ impl<G: Guest> Transfer<'_, G> {
 
     /// Lets a receiver process payload that was placed while a command occupied it.
     pub(crate) fn finish(&self, copied: Copied<G::Memory>, woken: &mut Woken) -> Delivered {
-        let Copied {
-            packet,
-            header,
-            remembered,
-            placement,
-            written,
-        } = copied;
+        let Copied { packet, header, remembered, placement, written } = copied;
         let Body::Data(data, _) = &packet.body else {
             return Delivered::Done;
         };
-        let part = Part {
-            from: packet.from,
-            data,
-            header: &header,
-            remembered: &remembered,
-        };
+        let part = Part { from: packet.from, data, header: &header, remembered: &remembered };
         match self.report(&packet, part, (placement, written), woken) {
             Rest::Nothing => Delivered::Done,
             Rest::All | Rest::Unplaced(Unplaced::Busy) => Delivered::Later(packet),
-            Rest::Report(placement, written) => self.postpone(Copied {
-                packet,
-                header,
-                remembered,
-                placement,
-                written,
-            }),
+            Rest::Report(placement, written) => {
+                self.postpone(Copied { packet, header, remembered, placement, written })
+            }
             Rest::Unplaced(unplaced) => {
                 self.fail(data, unplaced, woken);
                 Delivered::Done
@@ -189,16 +161,8 @@ impl<G: Guest> Transfer<'_, G> {
     /// immediately, unless a command occupies that sender.
     fn answer(&self, packet: &Packet, ack: Ack, woken: &mut Woken) {
         let (from, to) = (packet.to, packet.from);
-        let load = Load {
-            packets: 1,
-            bytes: 0,
-        };
-        let packet = Packet {
-            from,
-            to,
-            path: packet.path,
-            body: Body::Ack(ack, None),
-        };
+        let load = Load { packets: 1, bytes: 0 };
+        let packet = Packet { from, to, path: packet.path, body: Body::Ack(ack, None) };
         self.wire.show(&packet, true, None);
         if self.wire.is_denied(&packet) {
             return;
@@ -338,12 +302,7 @@ pub(crate) fn pass<G: Guest>(
             // A packet without a permit counts as lost.
             let permit = sender.passed.take(payload.len() + OVERHEAD);
             if let Some(permit) = permit {
-                let carried = Carried {
-                    header,
-                    payload,
-                    permit,
-                    remembered: sender.remembered.clone(),
-                };
+                let carried = Carried { header, payload, permit, remembered: sender.remembered.clone() };
                 let body = Body::Data(data, Origin::Program(Box::new(carried)));
                 wire.arrive(Packet { body, ..packet }, woken);
             }

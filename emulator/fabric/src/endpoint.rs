@@ -197,11 +197,7 @@ impl<G: Guest> State<G> {
     }
 
     /// Calls `work` on the device, then lets the device process due work.
-    pub(crate) fn with<R>(
-        &mut self,
-        now: Duration,
-        work: impl FnOnce(&mut Device, &mut G) -> R,
-    ) -> R {
+    pub(crate) fn with<R>(&mut self, now: Duration, work: impl FnOnce(&mut Device, &mut G) -> R) -> R {
         let result = work(&mut self.device, &mut self.guest);
         self.due = self.device.run(&mut self.guest, now);
         result
@@ -243,8 +239,7 @@ impl<G: Guest> State<G> {
 
     /// Sets a timer that wakes the endpoint when its next work is due.
     fn arm(&mut self, now: Duration, wire: &Wire) {
-        let nothing =
-            self.connections.len() == 0 && self.receivers.is_empty() && self.reads.len() == 0;
+        let nothing = self.connections.len() == 0 && self.receivers.is_empty() && self.reads.len() == 0;
         match self.sweep {
             None if !nothing => self.sweep = Some(now + SWEEP),
             Some(_) if nothing => self.sweep = None,

@@ -182,13 +182,7 @@ impl<G: Guest> Fabric<G> {
     /// # Panics
     ///
     /// There is no device at this port.
-    pub fn with<R>(
-        &self,
-        port: PortId,
-        now: Duration,
-        budget: u32,
-        work: impl FnOnce(&mut Device, &mut G) -> R,
-    ) -> R {
+    pub fn with<R>(&self, port: PortId, now: Duration, budget: u32, work: impl FnOnce(&mut Device, &mut G) -> R) -> R {
         let endpoint = self.endpoint(port).expect("the port has a device");
         let (result, waiting) = endpoint.occupy(|state| state.with(now, work));
         self.prompt(port, waiting, now, budget);
@@ -278,10 +272,7 @@ impl<G: Guest> Fabric<G> {
 
     /// Returns the time of the next work, which may be now.
     pub fn next_due(&self, now: Duration) -> Option<Duration> {
-        let own = [
-            self.wire.schedule.next_due(now),
-            self.wire.network.next_due(),
-        ];
+        let own = [self.wire.schedule.next_due(now), self.wire.network.next_due()];
         own.into_iter().flatten().min()
     }
 
@@ -296,12 +287,7 @@ impl<G: Guest> Fabric<G> {
     /// # Errors
     ///
     /// An address is taken, there are too many links, devices or ports, or the session is over.
-    pub fn join(
-        &self,
-        now: Duration,
-        newcomer: &Newcomer<'_>,
-        way: &Arc<dyn Link>,
-    ) -> Result<LinkId, JoinError> {
+    pub fn join(&self, now: Duration, newcomer: &Newcomer<'_>, way: &Arc<dyn Link>) -> Result<LinkId, JoinError> {
         let endpoints = self.endpoints();
         let mut own = endpoints.iter();
         if own.any(|own| newcomer.addresses.contains(&own.address)) {
@@ -364,26 +350,14 @@ impl<G: Guest> Fabric<G> {
             return;
         };
         let body = match frame.body {
-            FrameBody::Data {
-                data,
-                header,
-                payload,
-            } => {
+            FrameBody::Data { data, header, payload } => {
                 let genuine = header.peer == frame.from && payload.len() == data.length as usize;
                 // These packets have no destination for payload.
-                let is_bare = matches!(
-                    header.subject,
-                    Subject::Read { .. } | Subject::Failure { .. }
-                );
+                let is_bare = matches!(header.subject, Subject::Read { .. } | Subject::Failure { .. });
                 if !genuine || payload.len() > MAX_PAYLOAD || is_bare && !payload.is_empty() {
                     return;
                 }
-                let carried = Carried {
-                    header,
-                    payload,
-                    permit,
-                    remembered: peer.quotas.remembered.clone(),
-                };
+                let carried = Carried { header, payload, permit, remembered: peer.quotas.remembered.clone() };
                 Body::Data(data, Origin::Program(Box::new(carried)))
             }
             FrameBody::Ack(ack) => Body::Ack(ack, Some(permit)),
@@ -394,12 +368,7 @@ impl<G: Guest> Fabric<G> {
                 Body::Datagram(datagram, permit)
             }
         };
-        let packet = Packet {
-            from: peer.port,
-            to,
-            path: frame.path,
-            body,
-        };
+        let packet = Packet { from: peer.port, to, path: frame.path, body };
         let mut woken = Woken::new();
         self.wire.arrive(packet, &mut woken);
         self.wire.schedule.leave(&mut woken);

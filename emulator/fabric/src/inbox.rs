@@ -54,14 +54,8 @@ impl Inbox {
         let sender = self.turns.pop_front()?;
         let waiting = self.by_sender.get_mut(&sender)?;
         let popped = match waiting.again.take() {
-            Some(packet) => Some(Popped {
-                packet,
-                again: true,
-            }),
-            None => waiting.packets.pop_front().map(|packet| Popped {
-                packet,
-                again: false,
-            }),
+            Some(packet) => Some(Popped { packet, again: true }),
+            None => waiting.packets.pop_front().map(|packet| Popped { packet, again: false }),
         };
         if waiting.packets.is_empty() {
             self.by_sender.remove(&sender);
@@ -96,17 +90,8 @@ mod tests {
 
     fn packet(from: usize, psn: u64) -> Packet {
         let (connection, verdict) = (0, Verdict::Delivered);
-        let ack = Ack {
-            connection,
-            psn,
-            verdict,
-        };
-        Packet {
-            from: PortId(from),
-            to: PortId(0),
-            path: 0,
-            body: Body::Ack(ack, None),
-        }
+        let ack = Ack { connection, psn, verdict };
+        Packet { from: PortId(from), to: PortId(0), path: 0, body: Body::Ack(ack, None) }
     }
 
     /// The next packet: its sender, its number, and whether it was put back.

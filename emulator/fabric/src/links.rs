@@ -77,9 +77,7 @@ pub struct Session {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JoinError {
     /// Two devices would have the same address.
-    #[error(
-        "a device of the other emulator has the address of another device: give each device its own number"
-    )]
+    #[error("a device of the other emulator has the address of another device: give each device its own number")]
     AddressTaken,
     /// There would be too many links, devices or ports.
     #[error("too many emulators have joined, or the other one has too many devices")]
@@ -158,8 +156,7 @@ impl Entry {
     /// Whether the link can be restored for a program: both still have their state. With the state of one end only, packets that
     /// were delivered before would be delivered again.
     fn is(&self, newcomer: &Newcomer<'_>) -> bool {
-        self.is_of(newcomer.program, newcomer.addresses)
-            && self.sessions == [newcomer.session.number, newcomer.offered]
+        self.is_of(newcomer.program, newcomer.addresses) && self.sessions == [newcomer.session.number, newcomer.offered]
     }
 
     /// Whether one of the link's devices has one of these addresses.
@@ -191,27 +188,15 @@ impl Links {
 
     /// Removes lost links that will not be restored: those lost for too long, or with an address that the joining program uses,
     /// too. Returns the ports of their devices. Endpoints have to forget these ports, whether or not that program can join.
-    pub(crate) fn forget_lost(
-        &mut self,
-        now: Duration,
-        wire: &Wire,
-        newcomer: &Newcomer<'_>,
-    ) -> Vec<PortId> {
+    pub(crate) fn forget_lost(&mut self, now: Duration, wire: &Wire, newcomer: &Newcomer<'_>) -> Vec<PortId> {
         let is_gone = |entry: &Entry| {
             let is_over = |lost| now.saturating_sub(lost) > REJOIN_TIMEOUT;
-            entry
-                .lost
-                .is_some_and(|lost| is_over(lost) || entry.shares(newcomer.addresses))
-                && !entry.is(newcomer)
+            entry.lost.is_some_and(|lost| is_over(lost) || entry.shares(newcomer.addresses)) && !entry.is(newcomer)
         };
         let entries = self.links.iter().enumerate();
-        let gone: Vec<_> = entries
-            .filter(|(_, entry)| entry.as_ref().is_some_and(is_gone))
-            .map(|(index, _)| index)
-            .collect();
-        let ports = gone
-            .into_iter()
-            .flat_map(|index| self.forget(now, wire, index));
+        let gone: Vec<_> =
+            entries.filter(|(_, entry)| entry.as_ref().is_some_and(is_gone)).map(|(index, _)| index).collect();
+        let ports = gone.into_iter().flat_map(|index| self.forget(now, wire, index));
         ports.collect()
     }
 
@@ -226,9 +211,7 @@ impl Links {
         let addresses = newcomer.addresses;
         let entries = self.links.iter_mut().enumerate();
         let mut entries = entries.filter_map(|(index, entry)| Some((index, entry.as_mut()?)));
-        let known = entries.find(|(_, entry)| {
-            entry.shares(addresses) || entry.lost.is_some() && entry.is(newcomer)
-        });
+        let known = entries.find(|(_, entry)| entry.shares(addresses) || entry.lost.is_some() && entry.is(newcomer));
         if let Some((index, entry)) = known {
             if entry.lost.is_none() || !entry.is(newcomer) {
                 return Err(JoinError::AddressTaken);
@@ -238,10 +221,7 @@ impl Links {
                 *peer.way.lock() = Some(Arc::clone(way));
                 wire.enter(peer.address, peer.port, None);
             }
-            return Ok(Joined {
-                link: LinkId(index),
-                peers: entry.peers.clone(),
-            });
+            return Ok(Joined { link: LinkId(index), peers: entry.peers.clone() });
         }
         let unused = self.links.iter().position(Option::is_none);
         let index = unused.unwrap_or(self.links.len());
@@ -255,10 +235,7 @@ impl Links {
             return Err(JoinError::TooMany);
         }
         let link = LinkId(index);
-        let quotas = Quotas {
-            incoming: Quota::new(INCOMING_BYTES),
-            remembered: Quota::new(REMEMBERED),
-        };
+        let quotas = Quotas { incoming: Quota::new(INCOMING_BYTES), remembered: Quota::new(REMEMBERED) };
         let mut peers = Vec::new();
         for address in addresses {
             let (port, mailbox) = self.port(now, wire);
@@ -279,8 +256,7 @@ impl Links {
             peers: peers.clone(),
             lost: None,
         };
-        self.links
-            .resize_with(self.links.len().max(index + 1), || None);
+        self.links.resize_with(self.links.len().max(index + 1), || None);
         self.links[index] = Some(entry);
         Ok(Joined { link, peers })
     }
@@ -293,8 +269,7 @@ impl Links {
         let hosts: Vec<_> = used.chain(resting.map(|free| free.1)).collect();
         let of_host = hosts.iter().filter(|host| **host == newcomer.host).count();
         let more = newcomer.addresses.len();
-        hosts.len() + more <= MAX_PORTS
-            && (newcomer.host.is_none() || of_host + more <= MAX_PORTS_OF_HOST)
+        hosts.len() + more <= MAX_PORTS && (newcomer.host.is_none() || of_host + more <= MAX_PORTS_OF_HOST)
     }
 
     fn port(&mut self, now: Duration, wire: &Wire) -> (PortId, Arc<Mailbox>) {

@@ -126,10 +126,7 @@ impl Pins {
 
     /// Returns the right to pin memory later. The caller must have held the endpoint's lock since it looked up the memory.
     pub fn later(self: &Arc<Self>) -> Unpinned {
-        Unpinned {
-            generation: self.state.lock().generation,
-            pins: Arc::clone(self),
-        }
+        Unpinned { generation: self.state.lock().generation, pins: Arc::clone(self) }
     }
 }
 
@@ -177,9 +174,7 @@ mod tests {
                 pins.quiesce();
                 assert!(done.load(Ordering::SeqCst));
             });
-            wait_until("start of the waiting thread", || {
-                pins.state.lock().generation != 0
-            });
+            wait_until("start of the waiting thread", || pins.state.lock().generation != 0);
             assert!(later.pin().is_none());
             for copy in copies {
                 done.store(pins.state.lock().pinned == 1, Ordering::SeqCst);

@@ -120,13 +120,7 @@ enum Stage {
 impl Link {
     /// Accepts a packet at time `now`. Returns the time at which its last byte leaves, or `None` if the buffer is full. A card at
     /// the link's end takes the time `card` for the packet, before it takes the next one.
-    fn take(
-        &mut self,
-        now: Duration,
-        bytes: u32,
-        (gbps, card): (f64, Duration),
-        buffer_kib: u32,
-    ) -> Option<Duration> {
+    fn take(&mut self, now: Duration, bytes: u32, (gbps, card): (f64, Duration), buffer_kib: u32) -> Option<Duration> {
         let seconds = |bytes: f64| match gbps {
             0.0 => Duration::ZERO,
             _ => Duration::from_secs_f64(bytes * 8.0 / (gbps * 1e9)),
@@ -245,17 +239,11 @@ impl<P> Network<P> {
         }
         let mut state = self.state.lock();
         let (loss, is_down, delay) = match racks {
-            Some(_) => (
-                settings.loss_of(path),
-                settings.is_down(path),
-                settings.delay_of(path, now),
-            ),
+            Some(_) => (settings.loss_of(path), settings.is_down(path), settings.delay_of(path, now)),
             None => (settings.loss, false, micros(settings.delay_us)),
         };
         // Packets that exceed a sender's rate wait in its memory, so none are lost there.
-        let left = state.up[from]
-            .take(now, bytes, settings.card(), u32::MAX)
-            .unwrap_or(now);
+        let left = state.up[from].take(now, bytes, settings.card(), u32::MAX).unwrap_or(now);
         let place = racks.map_or(usize::from(Settings::MAX_PATHS), |_| path.into());
         if is_down || loss > 0.0 && state.loses(place, loss, settings.burst) {
             if racks.is_some() {
@@ -334,12 +322,7 @@ impl<P> State<P> {
     }
 
     /// Moves a packet to its next stage; returns its time, or `None` if the packet is dropped because a buffer is full.
-    fn advance(
-        &mut self,
-        settings: &Settings,
-        at: Duration,
-        moving: &mut Moving<P>,
-    ) -> Option<Duration> {
+    fn advance(&mut self, settings: &Settings, at: Duration, moving: &mut Moving<P>) -> Option<Duration> {
         let (path, racks) = (moving.path, moving.racks.unwrap_or_default());
         let path_rate = (settings.path_gbps, Duration::ZERO);
         let (link, rate, next) = match moving.next {
@@ -376,10 +359,7 @@ impl<P> State<P> {
 mod tests {
     use super::*;
 
-    const LOAD: Load = Load {
-        packets: 1,
-        bytes: 9900,
-    };
+    const LOAD: Load = Load { packets: 1, bytes: 9900 };
 
     /// Returns the arrival times, in nanoseconds, of packets that are sent at the same time, each with its ends and its path.
     fn arrivals(settings: &Settings, sent: &[(usize, usize, u16)]) -> Vec<u128> {
@@ -423,10 +403,7 @@ mod tests {
 
     #[test]
     fn a_card_takes_time_for_each_packet() {
-        let settings = Settings {
-            packet_ns: 100.0,
-            ..Settings::default()
-        };
+        let settings = Settings { packet_ns: 100.0, ..Settings::default() };
         // Two packets of a sender, and one of another. The cards of sender and receiver work at the same time.
         let sent = [(0, 4, 0), (0, 4, 1), (1, 4, 0)];
         assert_eq!(arrivals(&settings, &sent), [200, 400, 300]);
@@ -435,14 +412,7 @@ mod tests {
     #[test]
     fn losses_come_in_bursts() {
         for (loss, burst, in_a_row) in [(0.1, 1.0, 1.0 / 0.9), (0.1, 8.0, 8.0), (1.0, 4.0, 2e5)] {
-            let network = Network::new(
-                Settings {
-                    loss,
-                    burst,
-                    ..Settings::default()
-                },
-                1,
-            );
+            let network = Network::new(Settings { loss, burst, ..Settings::default() }, 1);
             network.set_ports(2);
             let arrives = |_| {
                 let sent = network.send(Duration::ZERO, (0, 1), 0, LOAD, ());
@@ -450,28 +420,19 @@ mod tests {
             };
             let arrived: Vec<_> = (0..200_000).map(arrives).collect();
             let lost = arrived.iter().filter(|arrived| !**arrived).count() as f64;
-            let bursts = arrived
-                .split(|arrived| *arrived)
-                .filter(|lost| !lost.is_empty());
+            let bursts = arrived.split(|arrived| *arrived).filter(|lost| !lost.is_empty());
             let (part, mean) = (lost / 2e5, lost / bursts.count() as f64);
             assert!((part / loss - 1.0).abs() < 0.1, "{loss} {burst}: {part}");
-            assert!(
-                (mean / in_a_row - 1.0).abs() < 0.1,
-                "{loss} {burst}: {mean}"
-            );
+            assert!((mean / in_a_row - 1.0).abs() < 0.1, "{loss} {burst}: {mean}");
         }
     }
 
     #[test]
     fn the_delay_of_a_path_rises_and_falls() {
-        let settings =
-            settings(r#"{"delay_us":5.0,"path":[{},{"swing_us":100.0,"swing_ms":2.0}]}"#);
+        let settings = settings(r#"{"delay_us":5.0,"path":[{},{"swing_us":100.0,"swing_ms":2.0}]}"#);
         let at = |us| settings.delay_of(1, Duration::from_micros(us)).as_micros();
         assert_eq!([0, 500, 1000, 1500, 2000].map(at), [5, 55, 105, 55, 5]);
-        assert_eq!(
-            settings.delay_of(0, Duration::from_millis(1)).as_micros(),
-            5
-        );
+        assert_eq!(settings.delay_of(0, Duration::from_millis(1)).as_micros(), 5);
         assert!(!settings.is_ideal());
     }
 

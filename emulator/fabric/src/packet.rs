@@ -51,15 +51,9 @@ pub(crate) enum Body {
     /// Part of a message over a connection.
     Data(Data, Origin),
     /// Acknowledgement of a part. One from another program holds a permit of the quota for that program's packets.
-    Ack(
-        Ack,
-        #[allow(dead_code, reason = "its drop returns the quota")] Option<Permit>,
-    ),
+    Ack(Ack, #[allow(dead_code, reason = "its drop returns the quota")] Option<Permit>),
     /// Unreliable datagram with its payload, so that the sender may reuse its memory.
-    Datagram(
-        Box<Datagram>,
-        #[allow(dead_code, reason = "its drop returns the quota")] Permit,
-    ),
+    Datagram(Box<Datagram>, #[allow(dead_code, reason = "its drop returns the quota")] Permit),
 }
 
 /// Origin of a part of a message.

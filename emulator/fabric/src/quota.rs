@@ -26,18 +26,13 @@ impl Quota {
 
     /// Takes an amount from the quota, if so much is left.
     pub fn take(&self, amount: usize) -> Option<Permit> {
-        take(&self.0, amount).then(|| Permit {
-            left: Arc::clone(&self.0),
-            amount,
-        })
+        take(&self.0, amount).then(|| Permit { left: Arc::clone(&self.0), amount })
     }
 }
 
 /// Subtracts an amount from the remainder, if that is enough; returns whether it was.
 fn take(left: &AtomicUsize, amount: usize) -> bool {
-    let taken = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
-        left.checked_sub(amount)
-    });
+    let taken = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(amount));
     taken.is_ok()
 }
 

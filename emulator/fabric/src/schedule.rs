@@ -76,21 +76,17 @@ impl Turn {
 
     /// Takes a run away from its thread. Returns whether the caller must queue the port.
     pub(crate) fn take(&self, run: Run) -> bool {
-        self.change(|turn| (is(turn, run) && turn & LATE == 0).then_some(run.0 | QUEUED))
-            .is_some()
+        self.change(|turn| (is(turn, run) && turn & LATE == 0).then_some(run.0 | QUEUED)).is_some()
     }
 
     /// Marks the thread of a run as late. Returns false if it is late already, or if the run has ended.
     pub(crate) fn mark_late(&self, run: Run) -> bool {
-        self.change(|turn| (is(turn, run) && turn & LATE == 0).then_some(turn | LATE))
-            .is_some()
+        self.change(|turn| (is(turn, run) && turn & LATE == 0).then_some(turn | LATE)).is_some()
     }
 
     /// Changes the state; returns the former one, unless it stays.
     fn change(&self, change: impl FnMut(u64) -> Option<u64>) -> Option<u64> {
-        let changed = self
-            .0
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
+        let changed = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
         changed.ok()
     }
 }

@@ -80,13 +80,7 @@ pub struct PathSettings {
 
 impl Default for PathSettings {
     fn default() -> Self {
-        Self {
-            down: false,
-            delay_us: None,
-            swing_us: 0.0,
-            swing_ms: 1000.0,
-            loss: None,
-        }
+        Self { down: false, delay_us: None, swing_us: 0.0, swing_ms: 1000.0, loss: None }
     }
 }
 
@@ -133,12 +127,7 @@ impl Settings {
     /// microseconds for a small message, including cards and software. So an idle path takes half of that, and a queue in a
     /// switch up to all of it. A packet of 8 KiB takes less than a microsecond at 100 Gbit/s, so several later ones overtake it.
     fn realistic() -> Self {
-        Self {
-            paths: 64,
-            delay_us: 8.0,
-            jitter_us: 16.0,
-            ..Self::default()
-        }
+        Self { paths: 64, delay_us: 8.0, jitter_us: 16.0, ..Self::default() }
     }
 
     /// Maximum number of paths.
@@ -161,11 +150,7 @@ impl Settings {
     pub fn check(&self) -> Result<(), String> {
         let paths = 1..=Self::MAX_PATHS;
         if !paths.contains(&self.paths) {
-            return Err(format!(
-                "paths is {}, but must be between 1 and {}",
-                self.paths,
-                Self::MAX_PATHS
-            ));
+            return Err(format!("paths is {}, but must be between 1 and {}", self.paths, Self::MAX_PATHS));
         }
         let (part, delay) = (0.0..=1.0, 0.0..=Self::MAX_DELAY_US);
         let of_network = [
@@ -198,11 +183,7 @@ impl Settings {
             }
         }
         if self.path.len() > usize::from(self.paths) {
-            return Err(format!(
-                "there are settings for {} paths, but only {} paths",
-                self.path.len(),
-                self.paths
-            ));
+            return Err(format!("there are settings for {} paths, but only {} paths", self.path.len(), self.paths));
         }
         if self.deny.len() > Self::MAX_DENIED {
             let (count, most) = (self.deny.len(), Self::MAX_DENIED);

@@ -251,8 +251,7 @@ impl Wire {
         }
         let ports = self.ports.load();
         let [from, to] = [packet.from, packet.to].map(|port| ports.addresses.get(port.0).copied());
-        from.zip(to)
-            .is_some_and(|(from, to)| settings.denies(from, to))
+        from.zip(to).is_some_and(|(from, to)| settings.denies(from, to))
     }
 
     /// Queues a packet at its port, and wakes the port. If the queue is full, the packet is dropped.
@@ -332,10 +331,6 @@ impl Wire {
 
     /// Whether there is such a port, and `test` holds for it.
     fn has(&self, port: PortId, test: impl FnOnce(&Mailbox) -> bool) -> bool {
-        self.ports
-            .load()
-            .mailboxes
-            .get(port.0)
-            .is_some_and(|mailbox| test(mailbox))
+        self.ports.load().mailboxes.get(port.0).is_some_and(|mailbox| test(mailbox))
     }
 }

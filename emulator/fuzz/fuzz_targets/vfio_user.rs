@@ -13,8 +13,7 @@ use std::{
 
 use libfuzzer_sys::fuzz_target;
 use vfio_user::{
-    Backend, Client, Device, DmaMap, Flags, HEADER, Header, Irq, IrqSet, Limits, MAX_BATCH, Region,
-    RegionWrite, serve,
+    Backend, Client, Device, DmaMap, Flags, HEADER, Header, Irq, IrqSet, Limits, MAX_BATCH, Region, RegionWrite, serve,
 };
 
 /// Small, so that all replies fit into the socket's buffer until the client reads them.
@@ -80,35 +79,21 @@ fn check(region: u32, offset: u64, data: &[u8]) {
 
 fn device() -> Device {
     let whole = 0..REGION;
-    let region = |mappable| Region {
-        size: REGION,
-        mappable,
-    };
+    let region = |mappable| Region { size: REGION, mappable };
     Device {
         regions: vec![region(vec![]), region(vec![whole]), Region::default()],
-        irqs: vec![
-            Irq::default(),
-            Irq {
-                flags: 1,
-                count: IRQS,
-            },
-        ],
+        irqs: vec![Irq::default(), Irq { flags: 1, count: IRQS }],
     }
 }
 
 /// Takes a piece from an input: raw bytes, or a message with them. Returns its number of descriptors.
 fn piece<'a>(input: &mut &'a [u8], bytes: &mut Vec<u8>) -> Option<usize> {
-    let (&[kind, command, length, flags], rest): (&[u8; 4], &'a [u8]) =
-        input.split_first_chunk()?;
+    let (&[kind, command, length, flags], rest): (&[u8; 4], &'a [u8]) = input.split_first_chunk()?;
     let (payload, rest) = rest.split_at(rest.len().min(length.into()));
     *input = rest;
     bytes.clear();
     if kind & 1 == 0 {
-        let header = Header {
-            command: command.into(),
-            flags: Flags(flags.into()),
-            ..Header::default()
-        };
+        let header = Header { command: command.into(), flags: Flags(flags.into()), ..Header::default() };
         header.encode(&[payload], bytes);
         // Truncated within the header, so that the next piece continues it.
         if kind & 2 != 0 {

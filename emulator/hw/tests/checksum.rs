@@ -11,11 +11,7 @@ fn bitwise(bytes: &[u8]) -> u16 {
     for byte in bytes {
         crc ^= u16::from(*byte);
         for _ in 0..8 {
-            crc = if crc & 1 != 0 {
-                (crc >> 1) ^ 0xa001
-            } else {
-                crc >> 1
-            };
+            crc = if crc & 1 != 0 { (crc >> 1) ^ 0xa001 } else { crc >> 1 };
         }
     }
     crc ^ 0xffff

@@ -4,8 +4,7 @@
 
 use efa_hw::{
     admin::{
-        self, AcqFlags, AcqHeader, AqEntry, Command, CommandId, CtrlBuffInfo, Opcode, Protocol,
-        Status, control,
+        self, AcqFlags, AcqHeader, AqEntry, Command, CommandId, CtrlBuffInfo, Opcode, Protocol, Status, control,
         event_counter::QpEvents,
         mr::{PageList, RegMr},
         pd::DeallocPd,
@@ -29,44 +28,22 @@ fn sparse<const N: usize>(parts: &[(usize, &[u8])]) -> [u8; N] {
 
 #[test]
 fn page_lists_of_a_memory_region() {
-    let mut command = RegMr {
-        pd: 0x0102,
-        page_num: 0x2122_2324,
-        ..RegMr::default()
-    };
-    let buffer = CtrlBuffInfo {
-        length: 0x0102_0304,
-        address: 0x0506_0708_090a_0b0c,
-    };
+    let mut command = RegMr { pd: 0x0102, page_num: 0x2122_2324, ..RegMr::default() };
+    let buffer = CtrlBuffInfo { length: 0x0102_0304, address: 0x0506_0708_090a_0b0c };
     let reference: &[u8] = &[4, 3, 2, 1, 12, 11, 10, 9, 8, 7, 6, 5];
-    let inline = [
-        [8, 7, 6, 5, 4, 3, 2, 1],
-        [2, 0, 0, 0, 0, 0, 0, 0],
-        [3, 0, 0, 0, 0, 0, 0, 0],
-        [4, 0, 0, 0, 0, 0, 0, 0],
-    ]
-    .concat();
+    let inline =
+        [[8, 7, 6, 5, 4, 3, 2, 1], [2, 0, 0, 0, 0, 0, 0, 0], [3, 0, 0, 0, 0, 0, 0, 0], [4, 0, 0, 0, 0, 0, 0, 0]]
+            .concat();
     for (pages, flags, bytes) in [
-        (
-            PageList::Inline([0x0102_0304_0506_0708, 2, 3, 4]),
-            0,
-            inline.as_slice(),
-        ),
+        (PageList::Inline([0x0102_0304_0506_0708, 2, 3, 4]), 0, inline.as_slice()),
         (PageList::Direct(buffer), 0b010, reference),
         (PageList::Indirect(buffer), 0b110, reference),
     ] {
         command.set_page_list(pages);
         let request = command.to_request();
-        let (older, newer) = (
-            AqEntry::new(Protocol::V1, &request, 0, false),
-            AqEntry::new(Protocol::V2, &request, 0, false),
-        );
-        let expected: [u8; 64] = sparse(&[
-            (2, &[7, flags]),
-            (4, &[2, 1]),
-            (8, bytes),
-            (52, &[0x24, 0x23, 0x22, 0x21]),
-        ]);
+        let (older, newer) =
+            (AqEntry::new(Protocol::V1, &request, 0, false), AqEntry::new(Protocol::V2, &request, 0, false));
+        let expected: [u8; 64] = sparse(&[(2, &[7, flags]), (4, &[2, 1]), (8, bytes), (52, &[0x24, 0x23, 0x22, 0x21])]);
         assert_eq!(older.bytes(), expected);
         assert_eq!(newer.bytes()[..4], expected[..4]);
         assert_eq!(newer.bytes()[6..12], [0; 6]);
@@ -123,16 +100,8 @@ fn protocols() {
 /// A complete entry of interface 0.3. Its checksum was computed independently of this code.
 #[test]
 fn entry_with_checksum() {
-    let mut entry = AqEntry::new(
-        Protocol::V2,
-        &DeallocPd { pd: 0x0102 }.to_request(),
-        0x0345,
-        true,
-    );
-    assert_eq!(
-        entry.bytes(),
-        sparse::<128>(&[(0, &[0x45, 0x03, 15, 1, 0x79, 0xe5]), (12, &[2, 1])])
-    );
+    let mut entry = AqEntry::new(Protocol::V2, &DeallocPd { pd: 0x0102 }.to_request(), 0x0345, true);
+    assert_eq!(entry.bytes(), sparse::<128>(&[(0, &[0x45, 0x03, 15, 1, 0x79, 0xe5]), (12, &[2, 1])]));
     assert!(entry.is_intact());
     entry.bytes_mut()[127] = 1;
     assert!(!entry.is_intact());
@@ -146,39 +115,21 @@ fn entry_with_checksum() {
 
 #[test]
 fn parts_of_structures() {
-    let groups = AenqConfig {
-        supported_groups: 0x0102_0304,
-        enabled_groups: 0x1e,
-    };
+    let groups = AenqConfig { supported_groups: 0x0102_0304, enabled_groups: 0x1e };
     assert_eq!(groups.into_setting(), sparse(&[(0, &[4, 3, 2, 1, 0x1e])]));
     assert_eq!(AenqConfig::from_setting(&groups.into_setting()), groups);
     assert_eq!(FeatureId::QueueAttr2.mask(), 1 << 9);
     assert_eq!(AenqGroup::KeepAlive.mask(), 0x10);
     assert_eq!((QpEvents::DEFINED, Caps::DEFINED), (0x3ff, 0x000f_ff3f));
+    assert_eq!((control::CHUNK_ENTRIES, control::CHUNK_NEXT_OFFSET, control::CHUNK_USED_SIZE), (510, 4080, 4092));
     assert_eq!(
-        (
-            control::CHUNK_ENTRIES,
-            control::CHUNK_NEXT_OFFSET,
-            control::CHUNK_USED_SIZE
-        ),
-        (510, 4080, 4092)
-    );
-    assert_eq!(
-        (
-            admin::ACQ_PHASE_OFFSET,
-            efa_hw::aenq::PHASE_OFFSET,
-            efa_hw::eq::PHASE_OFFSET,
-            io::CDESC_FLAGS_OFFSET
-        ),
+        (admin::ACQ_PHASE_OFFSET, efa_hw::aenq::PHASE_OFFSET, efa_hw::eq::PHASE_OFFSET, io::CDESC_FLAGS_OFFSET),
         (3, 4, 0, 3)
     );
     let completion = io::Cdesc::default().with_req_id_ex([1, 2, 3, 4, 5, 6]);
     assert_eq!(completion.encode(), sparse(&[(6, &[1, 2, 3, 4, 5, 6])]));
     assert_eq!(format!("{:>12}|", Opcode::RegMr), "      REG_MR|");
-    assert_eq!(
-        Undefined(24).to_string(),
-        "0x18 has no meaning in the interface"
-    );
+    assert_eq!(Undefined(24).to_string(), "0x18 has no meaning in the interface");
 }
 
 proptest! {

@@ -152,16 +152,10 @@ fn tables_are_those_of_the_file() {
 /// Returns the names in a file and in the files of the folder with its name.
 fn names(path: &Path) -> BTreeSet<String> {
     if path.is_dir() {
-        return fs::read_dir(path)
-            .unwrap()
-            .flat_map(|entry| names(&entry.unwrap().path()))
-            .collect();
+        return fs::read_dir(path).unwrap().flat_map(|entry| names(&entry.unwrap().path())).collect();
     }
     let text = fs::read_to_string(path).unwrap();
-    let kinds = [
-        ("    pub struct ", ['[', '(']),
-        ("    pub enum ", [':', ':']),
-    ];
+    let kinds = [("    pub struct ", ['[', '(']), ("    pub enum ", [':', ':'])];
     let declared = |line: &str| {
         kinds.iter().find_map(|(start, ends)| {
             let (name, _) = line.strip_prefix(start)?.split_once(ends)?;
@@ -207,10 +201,7 @@ fn fields_are_decoded_and_encoded_at_their_offsets() {
             };
             let (text, encoded) = through(&bytes);
             let expected = format!(" {}: {expected}", field.name);
-            assert!(
-                text.contains(&expected),
-                "{name} is {text}, without {expected}"
-            );
+            assert!(text.contains(&expected), "{name} is {text}, without {expected}");
             assert_eq!(encoded, bytes, "{name}.{}", field.name);
         });
     }
@@ -227,10 +218,7 @@ fn the_dissector_has_the_same_tables() {
             let length = (shift + field.bits).div_ceil(8);
             fields.push(match field.bits % 8 {
                 0 => format!("{name} = {{ {byte}, {length} }}"),
-                _ => format!(
-                    "{name} = {{ {byte}, {length}, {:#x}, {shift} }}",
-                    ((1 << field.bits) - 1) << shift
-                ),
+                _ => format!("{name} = {{ {byte}, {length}, {:#x}, {shift} }}", ((1 << field.bits) - 1) << shift),
             });
         });
         (name, fields)
@@ -252,10 +240,7 @@ fn the_dissector_has_the_same_tables() {
     let dissector = without_spaces(include_str!("../../wireshark/efa.lua"));
     for (name, entries) in layouts.map(of_layout).chain(codes) {
         let table = format!("local {name} = {{ {} }}", entries.join(", "));
-        assert!(
-            dissector.contains(&without_spaces(&table)),
-            "efa.lua needs {table}"
-        );
+        assert!(dissector.contains(&without_spaces(&table)), "efa.lua needs {table}");
     }
 }
 

@@ -18,9 +18,8 @@ pub(crate) mod responder;
 use efa_hw::admin::{NoData, Status, mr::DeregMr};
 
 use crate::{
-    Host, ProgramError, Then, faults::rules::Faults, latency::Times,
-    profile::attributes::Attributes, reporter::Reporter, resources::Resources,
-    statistics::Statistics,
+    Host, ProgramError, Then, faults::rules::Faults, latency::Times, profile::attributes::Attributes,
+    reporter::Reporter, resources::Resources, statistics::Statistics,
 };
 use late::LateCompletions;
 
@@ -73,11 +72,7 @@ impl DataPath {
     }
 
     /// Deregisters a memory region, whether or not a work request uses it.
-    pub(crate) fn dereg_mr(
-        &mut self,
-        host: &mut dyn Host,
-        command: &DeregMr,
-    ) -> Result<NoData, Status> {
+    pub(crate) fn dereg_mr(&mut self, host: &mut dyn Host, command: &DeregMr) -> Result<NoData, Status> {
         let Resources { mrs, pds, qps, .. } = &mut self.resources;
         let done = mrs.dereg(pds, host, command)?;
         let lkey = command.l_key;

@@ -15,8 +15,8 @@ pub(crate) mod state;
 use crate::{
     Config, Host, Overrides, ProtocolError,
     admin::{
-        aenq::Aenq, features::Features, interrupts::Interrupts, late::Late, queue::AdminQueue,
-        registers::Registers, reset::Resets,
+        aenq::Aenq, features::Features, interrupts::Interrupts, late::Late, queue::AdminQueue, registers::Registers,
+        reset::Resets,
     },
     data_path::DataPath,
     faults::{

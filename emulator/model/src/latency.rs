@@ -90,9 +90,7 @@ impl Times {
     /// Times of successful work requests by kind, from the doorbell to the written completion.
     pub fn requests(&self) -> impl Iterator<Item = (&'static str, &Histogram)> {
         let names = OpType::ALL.iter().map(|operation| operation.name());
-        names
-            .zip(&self.requests)
-            .filter(|(_, times)| times.count() > 0)
+        names.zip(&self.requests).filter(|(_, times)| times.count() > 0)
     }
 }
 

@@ -13,12 +13,7 @@ use serde::Serialize;
 pub enum ProgramError {
     /// A completion queue got more completions than it has room for: entries of all its sub-queues.
     #[error("cq {cq} has {depth} entries and overflows: {unread} completions, {since}")]
-    CqOverflow {
-        cq: u16,
-        depth: u32,
-        unread: u32,
-        since: Since,
-    },
+    CqOverflow { cq: u16, depth: u32, unread: u32, since: Since },
     /// A memory region is deregistered while a send queue has a work request that uses it.
     #[error("mr {lkey:#x} is deregistered while work request {req_id} of sq {qp} uses it")]
     RegionInUse { lkey: u32, qp: u16, req_id: u16 },
@@ -27,13 +22,7 @@ pub enum ProgramError {
     DuplicateId { qp: u16, req_id: u16 },
     /// A work request is malformed. `queue` is its kind, as in other lines of the trace: `sq` or `rq`.
     #[error("{queue} {qp} has a malformed work request at {index}: {reason}: {bytes}")]
-    Malformed {
-        queue: &'static str,
-        qp: u16,
-        index: u32,
-        reason: Fault,
-        bytes: Hex,
-    },
+    Malformed { queue: &'static str, qp: u16, index: u32, reason: Fault, bytes: Hex },
 }
 
 /// Start of the count of the completions that overflow a completion queue.

@@ -7,10 +7,7 @@ use efa_hw::{admin::Opcode, regs::Register};
 use crate::dma::DmaError;
 
 /// An error that a correct driver never makes.
-#[allow(
-    missing_docs,
-    reason = "the messages describe the errors and their fields"
-)]
+#[allow(missing_docs, reason = "the messages describe the errors and their fields")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
     #[error("write of {value:#x} to {offset:#x}, where no register exists")]
@@ -24,11 +21,7 @@ pub enum ProtocolError {
     #[error("read of {offset:#x}, where no register exists")]
     NoSuchRegister { offset: u16 },
     #[error("{register} {value:#x} with base {base:#x} is an invalid ring")]
-    Ring {
-        register: Register,
-        value: u32,
-        base: u64,
-    },
+    Ring { register: Register, value: u32, base: u64 },
     #[error("DEV_CTL {value:#x} is invalid in this state")]
     Control { value: u32 },
     #[error("reset for the unknown reason {reason}")]

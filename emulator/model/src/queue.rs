@@ -33,12 +33,7 @@ pub enum QueueError {
     Missing(Queue),
     /// The access extends beyond the end of the queue.
     #[error("access of {length} bytes at offset {offset} exceeds the {size} bytes of the {queue}")]
-    Range {
-        queue: Queue,
-        size: u64,
-        offset: u64,
-        length: usize,
-    },
+    Range { queue: Queue, size: u64, offset: u64, length: usize },
     /// The completion queue has no event queue.
     #[error("the {0} has no event queue")]
     NoEvents(Queue),
@@ -65,12 +60,7 @@ impl Place {
     pub(crate) fn part(self, queue: Queue, offset: u64, length: usize) -> Result<u64, QueueError> {
         let size = self.size;
         let end = offset.checked_add(length as u64);
-        let error = QueueError::Range {
-            queue,
-            size,
-            offset,
-            length,
-        };
+        let error = QueueError::Range { queue, size, offset, length };
         ensure(end.is_some_and(|end| end <= size), error)?;
         Ok(self.base + offset)
     }

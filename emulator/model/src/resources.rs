@@ -97,10 +97,7 @@ impl Resources {
 
     /// Removes all objects, as a power loss does. Incarnations of queue pairs are not reused, as old `QpId`s may exist.
     pub(crate) fn forget(&mut self) {
-        *self = Self {
-            qps: std::mem::take(&mut self.qps).emptied(),
-            ..Self::default()
-        };
+        *self = Self { qps: std::mem::take(&mut self.qps).emptied(), ..Self::default() };
     }
 
     /// Returns whether a lookup since the last call named an object that a reset has removed.
@@ -136,12 +133,7 @@ impl Resources {
     }
 
     /// Posts an event about a completion queue.
-    pub(crate) fn notify(
-        &mut self,
-        host: &mut dyn Host,
-        eqn: u16,
-        cqn: u16,
-    ) -> Result<(), DmaError> {
+    pub(crate) fn notify(&mut self, host: &mut dyn Host, eqn: u16, cqn: u16) -> Result<(), DmaError> {
         match self.eqs.post(host, eqn, cqn, 1) {
             Ok(Some(vector)) => host.interrupt(vector),
             Err(QueueError::Dma(error)) => return Err(error),

@@ -6,8 +6,8 @@ use efa_hw::{
     admin::Status,
     io::OpType,
     stats::{
-        BasicStats, GetStats, GetStatsResponse, MessagesStats, NetworkStats, RdmaReadStats,
-        RdmaWriteStats, Stats, StatsScope, StatsType,
+        BasicStats, GetStats, GetStatsResponse, MessagesStats, NetworkStats, RdmaReadStats, RdmaWriteStats, Stats,
+        StatsScope, StatsType,
     },
 };
 
@@ -198,11 +198,7 @@ impl Statistics {
     }
 
     /// Executes a `GET_STATS` command.
-    pub(crate) fn get(
-        &self,
-        attributes: &Attributes,
-        command: &GetStats,
-    ) -> Result<GetStatsResponse, Status> {
+    pub(crate) fn get(&self, attributes: &Attributes, command: &GetStats) -> Result<GetStatsResponse, Status> {
         let has_buffer = command.control.ctrl_data || command.control.ctrl_data_indirect;
         ensure(!has_buffer, Status::MalformedRequest)?;
         match StatsScope::try_from(command.scope) {
@@ -210,8 +206,7 @@ impl Statistics {
             Ok(StatsScope::Queue) => return Err(Status::UnsupportedOpcode),
             Err(_) => return Err(Status::IllegalParameter),
         }
-        let stats_type =
-            StatsType::try_from(command.stats_type).map_err(|_| Status::IllegalParameter)?;
+        let stats_type = StatsType::try_from(command.stats_type).map_err(|_| Status::IllegalParameter)?;
         match stats_type {
             StatsType::Basic => Ok(self.basic.into_response()),
             StatsType::Messages => Ok(self.messages.into_response()),

@@ -54,11 +54,7 @@ pub enum TraceEvent {
         injected: bool,
     },
     /// A work request that changes a memory region has ended.
-    RegionWork {
-        qp: u16,
-        work: RegionWork,
-        status: CompStatus,
-    },
+    RegionWork { qp: u16, work: RegionWork, status: CompStatus },
     /// A send work request was fetched, with this descriptor. Traced only if the host [`traces_work`](crate::Host::traces_work).
     WorkRequest { qp: u16, descriptor: Box<[u8]> },
     /// A receive work request was taken for an arrival. Traced likewise.
@@ -109,9 +105,7 @@ impl TraceEvent {
         match self {
             Self::Command { .. } => TraceKind::Admin,
             Self::RegionWork { .. } => TraceKind::Data,
-            Self::WorkRequest { .. } | Self::Receive { .. } | Self::Completion { .. } => {
-                TraceKind::Work
-            }
+            Self::WorkRequest { .. } | Self::Receive { .. } | Self::Completion { .. } => TraceKind::Work,
             Self::RegisterRead { .. } | Self::RegisterWrite { .. } => TraceKind::Registers,
             Self::Reset { .. } | Self::ResetEnd | Self::FunctionReset => TraceKind::Resets,
             Self::Event { .. } | Self::Storm { .. } => TraceKind::Events,
@@ -147,23 +141,13 @@ impl TraceEvent {
 impl Display for TraceEvent {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Command {
-                command,
-                completion,
-                in_flight,
-                injected,
-            } => {
+            Self::Command { command, completion, in_flight, injected } => {
                 let (header, request) = (command.header(), command.request());
                 write!(f, "aq {} ", header.command_id.id)?;
                 let opcode = Opcode::try_from(header.opcode);
                 write!(f, "{}(", code(opcode, "opcode", header.opcode))?;
                 if let Ok(opcode) = opcode {
-                    let mut fields = Fields {
-                        f,
-                        separator: "",
-                        zeros: false,
-                        without: &[],
-                    };
+                    let mut fields = Fields { f, separator: "", zeros: false, without: &[] };
                     command::arguments(&mut fields, opcode, &request)?;
                 }
                 f.write_str(") = ")?;
@@ -173,12 +157,7 @@ impl Display for TraceEvent {
                         let status = AcqHeader::of(completion).status;
                         write!(f, "{}", code(Status::try_from(status), "status", status))?;
                         if let (0, Ok(opcode)) = (status, opcode) {
-                            let mut fields = Fields {
-                                f,
-                                separator: " ",
-                                zeros: true,
-                                without: &[],
-                            };
+                            let mut fields = Fields { f, separator: " ", zeros: true, without: &[] };
                             command::results(&mut fields, opcode, &request, completion)?;
                         }
                     }
@@ -207,24 +186,11 @@ impl Display for TraceEvent {
             Self::Reset { reason } => write!(f, "reset {reason}"),
             Self::FunctionReset => f.write_str("function reset"),
             Self::ResetEnd => f.write_str("reset end"),
-            Self::Event {
-                group,
-                syndrome,
-                posted,
-            } => {
+            Self::Event { group, syndrome, posted } => {
                 event(f, *group, *syndrome)?;
-                if *posted {
-                    Ok(())
-                } else {
-                    f.write_str(" lost: no room")
-                }
+                if *posted { Ok(()) } else { f.write_str(" lost: no room") }
             }
-            Self::Storm {
-                group,
-                syndrome,
-                posted,
-                left,
-            } => {
+            Self::Storm { group, syndrome, posted, left } => {
                 event(f, *group, *syndrome)?;
                 write!(f, " {posted} times, {left} pending")
             }

@@ -97,12 +97,7 @@ fn message(pair: &impl Pair, from: usize, length: u32) -> Send {
 
 /// Returns a write from the region to the other one.
 fn write(pair: &impl Pair, from: usize, length: u32) -> Send {
-    Send::write(
-        pair.qp_at(1 - from),
-        pair.region_at(from),
-        pair.region_at(1 - from),
-        length,
-    )
+    Send::write(pair.qp_at(1 - from), pair.region_at(from), pair.region_at(1 - from), length)
 }
 
 /// Returns a part of a region as a receive buffer.
@@ -123,24 +118,15 @@ fn messages_of_all_lengths(pair: &mut impl Pair, from: usize) {
 
         let completion = pair.wait(from);
         assert_ok(&completion, QueueType::Send, OpType::Send);
-        assert_eq!(
-            (completion.req_id, completion.qp_num),
-            (sent, pair.qp_at(from).number)
-        );
+        assert_eq!((completion.req_id, completion.qp_num), (sent, pair.qp_at(from).number));
         assert_eq!((completion.length, completion.ah), (0, 0));
 
         let completion = pair.wait(to);
         assert_ok(&completion, QueueType::Receive, OpType::Send);
         let (own, peer) = (pair.qp_at(to), pair.qp_at(from));
-        assert_eq!(
-            (completion.req_id, completion.qp_num),
-            (received, own.number)
-        );
+        assert_eq!((completion.req_id, completion.qp_num), (received, own.number));
         assert_eq!(u32::from(completion.length), length);
-        assert_eq!(
-            (completion.ah, completion.src_qp_num),
-            (own.ah, peer.number)
-        );
+        assert_eq!((completion.ah, completion.src_qp_num), (own.ah, peer.number));
         assert_eq!(completion.flags.has_imm, send.immediate.is_some());
         assert_eq!(completion.imm, send.immediate.unwrap_or(0));
         assert_eq!(pair.content(to, 0, length as usize), bytes);
@@ -178,11 +164,7 @@ fn inline_data(pair: &mut impl Pair, from: usize) {
         let bytes = pattern(length, 5);
         let place = buffer(pair.region_at(to), 0, 100);
         pair.receive(to, &[place]);
-        let send = Send {
-            inline: Some(bytes.clone()),
-            peer_qp: pair.qp_at(to).number,
-            ..Send::default()
-        };
+        let send = Send { inline: Some(bytes.clone()), peer_qp: pair.qp_at(to).number, ..Send::default() };
         pair.post(from, &send);
         assert_eq!(pair.wait(from).status, 0);
         assert_eq!(usize::from(pair.wait(to).length), length);

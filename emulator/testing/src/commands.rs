@@ -6,10 +6,7 @@ use efa_hw::{
     admin::{
         cq::{CqCaps1, CqCaps2, CreateCq},
         eq::{CreateEq, CreateEqCaps},
-        event_counter::{
-            AttachEventCounter, CreateEventCounter, DetachEventCounter, ModifyEventCounter,
-            QpEvents,
-        },
+        event_counter::{AttachEventCounter, CreateEventCounter, DetachEventCounter, ModifyEventCounter, QpEvents},
         mr::{AllocMr, RegMr, RegMrFlags},
         qp::{CreateQp, ModifyQp, ModifyQpMask, QpState, QpType},
     },
@@ -28,9 +25,7 @@ pub fn create_eq(base_address: u64) -> CreateEq {
     CreateEq {
         depth: DEPTH,
         msix_vector: 1,
-        caps: CreateEqCaps {
-            entry_size_words: 4,
-        },
+        caps: CreateEqCaps { entry_size_words: 4 },
         base_address,
         events: EqEvents { completion: true },
     }
@@ -75,10 +70,7 @@ pub fn create_qp(pd: u16, uar: u16, cq_idx: u16, rq_base_addr: u64) -> CreateQp 
 /// Returns a command that moves a queue pair to a state.
 pub fn to_state(qp_handle: u32, state: QpState) -> ModifyQp {
     ModifyQp {
-        modify_mask: ModifyQpMask {
-            qp_state: true,
-            ..ModifyQpMask::default()
-        },
+        modify_mask: ModifyQpMask { qp_state: true, ..ModifyQpMask::default() },
         qp_handle,
         qp_state: state.into(),
         ..ModifyQp::default()
@@ -90,10 +82,7 @@ pub fn reg_mr(pd: u16, iova: u64, mr_length: u64) -> RegMr {
     RegMr {
         pd,
         mr_length,
-        flags: RegMrFlags {
-            phys_page_size_shift: 12,
-            mem_addr_phy_mode_en: false,
-        },
+        flags: RegMrFlags { phys_page_size_shift: 12, mem_addr_phy_mode_en: false },
         iova,
         ..RegMr::default()
     }
@@ -111,29 +100,15 @@ pub fn create_counter(uar: u16, paddr: u64) -> CreateEventCounter {
 
 /// Returns a command that attaches an event counter to events of a queue pair.
 pub fn attachment(cntr_handle: u32, qp_handle: u32, events: u32) -> AttachEventCounter {
-    AttachEventCounter {
-        cntr_handle,
-        qp_handle,
-        events: QpEvents::from_raw(events),
-        ..Default::default()
-    }
+    AttachEventCounter { cntr_handle, qp_handle, events: QpEvents::from_raw(events), ..Default::default() }
 }
 
 /// Returns a command that detaches an event counter from events of a queue pair.
 pub fn detachment(cntr_handle: u32, qp_handle: u32, events: u32) -> DetachEventCounter {
-    DetachEventCounter {
-        cntr_handle,
-        qp_handle,
-        events: QpEvents::from_raw(events),
-        ..Default::default()
-    }
+    DetachEventCounter { cntr_handle, qp_handle, events: QpEvents::from_raw(events), ..Default::default() }
 }
 
 /// Returns a command that changes the value of an event counter.
 pub fn modify_counter(cntr_handle: u32, operation: u8, value: u64) -> ModifyEventCounter {
-    ModifyEventCounter {
-        cntr_handle,
-        operation,
-        value,
-    }
+    ModifyEventCounter { cntr_handle, operation, value }
 }

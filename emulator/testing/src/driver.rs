@@ -11,8 +11,7 @@ use efa_hw::{
     checksum,
     features::{AenqConfig, Feature, FeatureId, GetFeature, NetworkAttr, SetFeature},
     regs::{
-        AqCaps, Caps, DevCtl, DevSts, EventRingCaps, IntrMask, MmioRegRead, ReadlessResponse,
-        Register, ResetReason,
+        AqCaps, Caps, DevCtl, DevSts, EventRingCaps, IntrMask, MmioRegRead, ReadlessResponse, Register, ResetReason,
     },
     stats::{GetStats, Stats},
 };
@@ -41,13 +40,7 @@ pub struct Ring {
 
 impl Ring {
     fn new(base: u64, depth: u16, phase_offset: usize) -> Self {
-        Self {
-            base,
-            depth,
-            index: 0,
-            phase: true,
-            phase_offset,
-        }
+        Self { base, depth, index: 0, phase: true, phase_offset }
     }
 
     /// Takes the next entry, if there is one.
@@ -143,10 +136,7 @@ impl<D: Bus> Driver<D> {
         self.reads = self.reads.wrapping_add(1);
         let trash = self.reads.wrapping_add(0x9a);
         self.world.store(self.response, &trash.to_le_bytes());
-        let request = MmioRegRead {
-            req_id: self.reads,
-            reg_off: offset,
-        };
+        let request = MmioRegRead { req_id: self.reads, reg_off: offset };
         self.write(Register::MmioRegRead, request.into_raw());
         let response = ReadlessResponse::decode(&self.world.entry(self.response));
         (response.req_id == self.reads).then_some(response)
@@ -166,11 +156,7 @@ impl<D: Bus> Driver<D> {
 
     /// Starts a reset.
     pub fn start_reset(&mut self, reason: ResetReason) {
-        let control = DevCtl {
-            dev_reset: true,
-            aq_restart: false,
-            reset_reason: reason.into(),
-        };
+        let control = DevCtl { dev_reset: true, aq_restart: false, reset_reason: reason.into() };
         self.write(Register::DevCtl, control.into_raw());
     }
 
@@ -220,25 +206,17 @@ impl<D: Bus> Driver<D> {
     /// As [`Self::set_up`], with interrupt vectors of the completion queue and of the event queue.
     pub fn set_up_with(&mut self, vectors: [u8; 2]) {
         self.write_address(Register::AqBaseLo, Register::AqBaseHi, self.aq);
-        let caps = AqCaps {
-            depth: DEPTH,
-            entry_size: self.protocol.entry_size() as u16,
-        };
+        let caps = AqCaps { depth: DEPTH, entry_size: self.protocol.entry_size() as u16 };
         self.write(Register::AqCaps, caps.into_raw());
 
         let (acq, aenq) = (self.acq.base, self.aenq.base);
         self.write_address(Register::AcqBaseLo, Register::AcqBaseHi, acq);
         self.write_address(Register::AenqBaseLo, Register::AenqBaseHi, aenq);
-        for (register, base, depth, msix_vector) in [
-            (Register::AcqCaps, acq, DEPTH, vectors[0]),
-            (Register::AenqCaps, aenq, AENQ_DEPTH, vectors[1]),
-        ] {
+        for (register, base, depth, msix_vector) in
+            [(Register::AcqCaps, acq, DEPTH, vectors[0]), (Register::AenqCaps, aenq, AENQ_DEPTH, vectors[1])]
+        {
             self.world.store(base, &vec![0; 64 * usize::from(depth)]);
-            let caps = EventRingCaps {
-                depth,
-                entry_size: 64,
-                msix_vector,
-            };
+            let caps = EventRingCaps { depth, entry_size: 64, msix_vector };
             self.write(register, caps.into_raw());
         }
         self.acq = Ring::new(acq, DEPTH, 3);
@@ -323,11 +301,7 @@ impl<D: Bus> Driver<D> {
         let (completed, status, entry) = self.wait_for_completion();
         assert_eq!(completed, id);
         let version = self.read(Register::Version);
-        let checksum = if version >= 2 {
-            checksum::of_entry(&entry)
-        } else {
-            0
-        };
+        let checksum = if version >= 2 { checksum::of_entry(&entry) } else { 0 };
         assert_eq!(AcqHeader::of(&entry).checksum, checksum);
         (status, entry)
     }
@@ -343,22 +317,14 @@ impl<D: Bus> Driver<D> {
 
     /// Reads a feature.
     pub fn feature<F: Feature>(&mut self) -> Result<F, Status> {
-        let command = GetFeature {
-            feature_id: F::ID.into(),
-            ..Default::default()
-        };
-        self.execute(&command)
-            .map(|response| F::from_response(&response))
+        let command = GetFeature { feature_id: F::ID.into(), ..Default::default() };
+        self.execute(&command).map(|response| F::from_response(&response))
     }
 
     /// Reads statistics.
     pub fn statistics<S: Stats>(&mut self) -> Result<S, Status> {
-        let command = GetStats {
-            stats_type: S::TYPE.into(),
-            ..Default::default()
-        };
-        self.execute(&command)
-            .map(|response| S::from_response(&response))
+        let command = GetStats { stats_type: S::TYPE.into(), ..Default::default() };
+        self.execute(&command).map(|response| S::from_response(&response))
     }
 
     /// Reads the address of the device.
@@ -368,15 +334,9 @@ impl<D: Bus> Driver<D> {
 
     /// Enables these groups of events, and no others.
     pub fn enable_events(&mut self, groups: u32) -> Result<(), Status> {
-        let config = AenqConfig {
-            supported_groups: 0,
-            enabled_groups: groups,
-        };
-        let command = SetFeature {
-            feature_id: FeatureId::AenqConfig.into(),
-            data: config.into_setting(),
-            ..Default::default()
-        };
+        let config = AenqConfig { supported_groups: 0, enabled_groups: groups };
+        let command =
+            SetFeature { feature_id: FeatureId::AenqConfig.into(), data: config.into_setting(), ..Default::default() };
         self.execute(&command).map(|_| ())
     }
 

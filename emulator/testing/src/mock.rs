@@ -71,10 +71,7 @@ impl World {
         // Addresses beyond 32 bits, which need both registers.
         let address = 0x12_3456_0000 + self.next_page * 4096;
         for page in 0..pages {
-            self.pages.insert(
-                address + page * 4096,
-                Arc::new([const { AtomicU8::new(0) }; 4096]),
-            );
+            self.pages.insert(address + page * 4096, Arc::new([const { AtomicU8::new(0) }; 4096]));
         }
         // A hole after each mapping shows accesses beyond its end.
         self.next_page += pages + 1;
@@ -152,9 +149,7 @@ impl World {
 
     /// Whether a line of the trace has all the parts.
     pub fn traced(&self, parts: &[&str]) -> bool {
-        self.trace
-            .iter()
-            .any(|line| parts.iter().all(|part| line.contains(part)))
+        self.trace.iter().any(|line| parts.iter().all(|part| line.contains(part)))
     }
 }
 
@@ -166,9 +161,7 @@ impl Host for World {
 
     fn dma_write(&mut self, address: u64, data: &[u8]) -> Result<(), DmaError> {
         self.count_dma(address, data.len())?;
-        self.writes
-            .iter_mut()
-            .for_each(|writes| writes.push(address));
+        self.writes.iter_mut().for_each(|writes| writes.push(address));
         self.poke(address, data)
     }
 
@@ -265,11 +258,7 @@ impl Driver {
 
     /// Returns a driver with a device in its initial state.
     pub fn powered_on(config: Config) -> Self {
-        let of_profile = if config.profile >= Profile::Efa4 {
-            3
-        } else {
-            2
-        };
+        let of_profile = if config.profile >= Profile::Efa4 { 3 } else { 2 };
         let version = config.overrides.version.unwrap_or(of_profile);
         let mut driver = Self::over(Device::new(config), World::default());
         driver.protocol = Protocol::of(Version::from_raw(version));
@@ -290,8 +279,7 @@ impl Driver {
 
     /// Changes attributes, given as JSON.
     pub fn set(&mut self, overrides: &str) {
-        self.device
-            .set(serde_json::from_str(overrides).expect(overrides));
+        self.device.set(serde_json::from_str(overrides).expect(overrides));
     }
 
     /// Adds a rule, given as JSON.

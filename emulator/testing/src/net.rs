@@ -4,10 +4,7 @@
 //!
 //! Failures panic.
 
-#![allow(
-    missing_docs,
-    reason = "fields and methods are named as in the interface"
-)]
+#![allow(missing_docs, reason = "fields and methods are named as in the interface")]
 
 mod networks;
 mod pages;
@@ -68,11 +65,8 @@ impl Net {
     /// Creates the devices of a program, with numbers of their own.
     pub fn of_program(profiles: &[Profile], settings: Settings, seed: u64, program: u64) -> Self {
         settings.check().unwrap();
-        let mut net = Self {
-            fabric: Arc::new(Fabric::new(settings, seed)),
-            now: Duration::from_secs(1),
-            drivers: Vec::new(),
-        };
+        let mut net =
+            Self { fabric: Arc::new(Fabric::new(settings, seed)), now: Duration::from_secs(1), drivers: Vec::new() };
         for (number, profile) in profiles.iter().enumerate() {
             let mut config = Config::new(*profile, program as u32 * 100 + number as u32);
             config.overrides = Overrides {
@@ -104,11 +98,7 @@ impl Net {
     }
 
     /// Executes a command of a device's driver.
-    pub fn execute<C: Command>(
-        &mut self,
-        port: PortId,
-        command: &C,
-    ) -> Result<C::Response, Status> {
+    pub fn execute<C: Command>(&mut self, port: PortId, command: &C) -> Result<C::Response, Status> {
         self.driver(port, |driver| driver.execute(command))
     }
 
@@ -166,8 +156,7 @@ impl Net {
 
     /// Moves a queue pair to another state.
     pub fn modify(&mut self, qp: &mut Qp, state: QpState) {
-        self.driver(qp.port, |driver| qp.modify(driver, state))
-            .unwrap();
+        self.driver(qp.port, |driver| qp.modify(driver, state)).unwrap();
     }
 
     /// Resets a queue pair and attaches new event counters, one for each entry of `events`. Returns the addresses of their
@@ -233,19 +222,10 @@ impl Net {
         self.region_with(qp, pages, offset, ALL_PERMISSIONS)
     }
 
-    pub fn region_with(
-        &mut self,
-        qp: &Qp,
-        pages: u64,
-        offset: u64,
-        permissions: RegMrPermissions,
-    ) -> Region {
+    pub fn region_with(&mut self, qp: &Qp, pages: u64, offset: u64, permissions: RegMrPermissions) -> Region {
         self.driver(qp.port, |driver| {
             let own = (0..pages).map(|_| driver.world.map(1)).collect();
-            let command = RegMr {
-                permissions,
-                ..reg_mr(qp.pd, IOVA + offset, pages * PAGE - offset)
-            };
+            let command = RegMr { permissions, ..reg_mr(qp.pd, IOVA + offset, pages * PAGE - offset) };
             Region::new(driver, own, command)
         })
     }
@@ -253,10 +233,7 @@ impl Net {
     /// Allocates a region for fast registration, and `pages` pages of memory for it. No two pages are contiguous; the memory
     /// begins at `offset` in the first one.
     pub fn fast_region(&mut self, qp: &Qp, pages: u64, offset: u64) -> Region {
-        let command = AllocMr {
-            pd: qp.pd,
-            max_pages: pages as u32,
-        };
+        let command = AllocMr { pd: qp.pd, max_pages: pages as u32 };
         let made = self.execute(qp.port, &command).unwrap();
         let region = Region {
             port: qp.port,
@@ -270,13 +247,8 @@ impl Net {
 
     /// Returns the same region with other memory of the same size.
     pub fn elsewhere(&mut self, region: &Region) -> Region {
-        let pages = self.world(region.port, |world| {
-            region.pages.iter().map(|_| world.map(1)).collect()
-        });
-        Region {
-            pages,
-            ..region.clone()
-        }
+        let pages = self.world(region.port, |world| region.pages.iter().map(|_| world.map(1)).collect());
+        Region { pages, ..region.clone() }
     }
 
     /// Writes a list of the pages of a region; returns the request that registers all of them with all permissions.
@@ -286,17 +258,8 @@ impl Net {
     }
 
     /// Registers a region of bus addresses.
-    pub fn physical_region(
-        &mut self,
-        qp: &Qp,
-        iova: u64,
-        length: u64,
-        permissions: RegMrPermissions,
-    ) -> Region {
-        let command = RegMr {
-            permissions,
-            ..reg_mr(qp.pd, iova, length)
-        };
+    pub fn physical_region(&mut self, qp: &Qp, iova: u64, length: u64, permissions: RegMrPermissions) -> Region {
+        let command = RegMr { permissions, ..reg_mr(qp.pd, iova, length) };
         self.driver(qp.port, |driver| Region::physical(driver, command))
     }
 
@@ -416,8 +379,6 @@ impl Net {
     }
 
     pub fn protocol_errors(&mut self) -> u64 {
-        (0..self.drivers.len())
-            .map(|port| self.state(PortId(port)).protocol_errors)
-            .sum()
+        (0..self.drivers.len()).map(|port| self.state(PortId(port)).protocol_errors).sum()
     }
 }

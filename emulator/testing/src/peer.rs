@@ -126,13 +126,7 @@ impl Ends {
 
     /// Returns a part of a message with this subject.
     pub fn part(self, place: Place, subject: Message, length: usize) -> Message {
-        let Place {
-            connection,
-            psn,
-            floor,
-            message,
-            offset,
-        } = place;
+        let Place { connection, psn, floor, message, offset } = place;
         let mut part = self.packet(0).numbers([connection, psn, floor, message]);
         part = part.numbers([offset, length as u32]).numbers([2_u16]);
         part = part.bytes(self.from).numbers([1_u16]).numbers([self.qkey]);
@@ -147,10 +141,7 @@ impl Ends {
 
     /// Returns a whole write through a queue pair of the receiver, to the memory with this key.
     pub fn write(self, place: Place, qp: u16, rkey: u32, length: usize) -> Message {
-        let subject = Message::new(1)
-            .numbers([qp])
-            .numbers([rkey])
-            .numbers([0_u64]);
+        let subject = Message::new(1).numbers([qp]).numbers([rkey]).numbers([0_u64]);
         let subject = subject.numbers([length as u32]).optional(None).bytes([0]);
         self.part(place, subject, length)
     }

@@ -10,8 +10,7 @@ pub use std::{
 };
 
 pub use efa_fabric::{
-    Access, Denied, Fabric, Frame, JoinError, Link, LinkId, Newcomer, PathSettings, PortId, Runs,
-    Settings,
+    Access, Denied, Fabric, Frame, JoinError, Link, LinkId, Newcomer, PathSettings, PortId, Runs, Settings,
 };
 pub use efa_hw::{
     admin::{ah::*, control::*, cq::*, eq::*, event_counter::*, mr::*, pd::*, qp::*, uar::*, *},
@@ -30,13 +29,11 @@ pub use crate::{
     bus::{Memory, PAGE},
     cases::{self, Pair as _},
     commands::{
-        Change, alloc_mr, attachment, create_counter, create_cq, create_eq, create_qp, detachment,
-        modify_counter, reg_mr, to_state,
+        Change, alloc_mr, attachment, create_counter, create_cq, create_eq, create_qp, detachment, modify_counter,
+        reg_mr, to_state,
     },
     driver::{AENQ_DEPTH, DEPTH as AQ_DEPTH},
-    machine::{
-        BASE, Control, Emulator, End, Machine, Thread, free_address, limited, program, runnable,
-    },
+    machine::{BASE, Control, Emulator, End, Machine, Thread, free_address, limited, program, runnable},
     mock::{Driver, World, config_with},
     net::{Arrivals, LONG, MOST, Net, Peers, UNLIMITED_BUDGET, delay, network, networks},
     qp::{Cq, DEPTH, QKEY, Qp, Send, Shape, req_id_ex, status},

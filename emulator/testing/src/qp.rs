@@ -13,8 +13,8 @@ use efa_hw::{
         uar::AllocUar,
     },
     io::{
-        Cdesc, CompStatus, FastMrInvReq, FastMrRegReq, OpType, RemoteMemAddr, RxDesc, RxLkeyCtrl,
-        TxBufDesc, TxCtrl1, TxCtrl2, TxMetaDesc,
+        Cdesc, CompStatus, FastMrInvReq, FastMrRegReq, OpType, RemoteMemAddr, RxDesc, RxLkeyCtrl, TxBufDesc, TxCtrl1,
+        TxCtrl2, TxMetaDesc,
     },
 };
 
@@ -115,12 +115,7 @@ pub struct Send {
 
 impl Cq {
     /// Creates a completion queue and a doorbell page.
-    pub fn new<D: Bus>(
-        driver: &mut Driver<D>,
-        entries: u16,
-        caps_1: CqCaps1,
-        wide_ids: bool,
-    ) -> Self {
+    pub fn new<D: Bus>(driver: &mut Driver<D>, entries: u16, caps_1: CqCaps1, wide_ids: bool) -> Self {
         let uar = driver.execute(&AllocUar {}).unwrap().uar;
         let bytes = u64::from(entries) * Cdesc::SIZE as u64;
         let base = driver.world.allocate(bytes.div_ceil(PAGE));
@@ -131,13 +126,7 @@ impl Cq {
         create.eqn = u16::from(caps_1.interrupt_mode_enabled);
         let idx = driver.execute(&create).unwrap().cq_idx;
         let entries = entries.into();
-        Self {
-            idx,
-            uar,
-            base,
-            entries,
-            completed: 0,
-        }
+        Self { idx, uar, base, entries, completed: 0 }
     }
 
     /// Takes the next completion, if there is one.
@@ -155,13 +144,7 @@ impl Cq {
 impl Shape {
     /// Returns the attributes of a queue pair without flags.
     pub fn new(qp_type: QpType, wqe_size: u32) -> Self {
-        Self {
-            qp_type,
-            flags: CreateQpFlags::default(),
-            caps_1: CqCaps1::default(),
-            wqe_size,
-            depths: [DEPTH; 2],
-        }
+        Self { qp_type, flags: CreateQpFlags::default(), caps_1: CqCaps1::default(), wqe_size, depths: [DEPTH; 2] }
     }
 }
 
@@ -246,19 +229,11 @@ impl Qp {
         let req_id = self.sent;
         let mut wqe = self.meta(send).encode().to_vec();
         if let Some((buf_addr, length, rkey)) = send.remote {
-            let remote = RemoteMemAddr {
-                length,
-                rkey,
-                buf_addr,
-            };
+            let remote = RemoteMemAddr { length, rkey, buf_addr };
             wqe.extend(remote.encode());
         }
         for (buf_addr, length, lkey) in &send.buffers {
-            let buffer = TxBufDesc {
-                length: *length,
-                lkey: *lkey,
-                buf_addr: *buf_addr,
-            };
+            let buffer = TxBufDesc { length: *length, lkey: *lkey, buf_addr: *buf_addr };
             wqe.extend(buffer.encode());
         }
         wqe.extend(send.inline.iter().flatten());
@@ -278,12 +253,7 @@ impl Qp {
                 meta_extension: false,
                 meta_desc: true,
             },
-            ctrl2: TxCtrl2 {
-                phase: req_id / self.depths[0] % 2 != 0,
-                first: true,
-                last: true,
-                comp_req: !send.silent,
-            },
+            ctrl2: TxCtrl2 { phase: req_id / self.depths[0] % 2 != 0, first: true, last: true, comp_req: !send.silent },
             dest_qp_num: send.peer_qp,
             length: match &send.inline {
                 Some(bytes) => bytes.len() as u16,
@@ -326,11 +296,7 @@ impl Qp {
                 buf_addr: *buf_addr,
                 req_id,
                 length: *length,
-                lkey_ctrl: RxLkeyCtrl {
-                    lkey: *lkey,
-                    first: index == 0,
-                    last: index + 1 == buffers.len(),
-                },
+                lkey_ctrl: RxLkeyCtrl { lkey: *lkey, first: index == 0, last: index + 1 == buffers.len() },
             };
             self.put_receive(memory, &desc);
         }
@@ -366,11 +332,7 @@ impl Send {
 
     /// Returns a message from the start of a region.
     pub fn message(peer: &Qp, region: &Region, length: u32) -> Self {
-        Self {
-            buffers: vec![(region.iova, length, region.lkey)],
-            peer_qp: peer.number,
-            ..Self::default()
-        }
+        Self { buffers: vec![(region.iova, length, region.lkey)], peer_qp: peer.number, ..Self::default() }
     }
 
     /// Returns a write from the start of one region to the start of another.
@@ -392,10 +354,7 @@ impl Send {
 
     /// Returns a read from the start of one region to the start of another.
     pub fn read(peer: &Qp, to: &Region, from: &Region, length: u32) -> Self {
-        Self {
-            operation: OpType::RdmaRead.into(),
-            ..Self::write(peer, to, from, length)
-        }
+        Self { operation: OpType::RdmaRead.into(), ..Self::write(peer, to, from, length) }
     }
 }
 

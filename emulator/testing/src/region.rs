@@ -55,22 +55,13 @@ impl Region {
 
     /// Registers bus addresses, without any pages.
     pub fn physical<D: Bus>(driver: &mut Driver<D>, mut command: RegMr) -> Self {
-        command.flags = RegMrFlags {
-            phys_page_size_shift: 0,
-            mem_addr_phy_mode_en: true,
-        };
+        command.flags = RegMrFlags { phys_page_size_shift: 0, mem_addr_phy_mode_en: true };
         Self::register(driver, Vec::new(), &command)
     }
 
     fn register<D: Bus>(driver: &mut Driver<D>, pages: Vec<u64>, command: &RegMr) -> Self {
         let made = driver.execute(command).unwrap();
-        Self {
-            port: driver.port,
-            iova: command.iova,
-            lkey: made.l_key,
-            rkey: made.r_key,
-            pages,
-        }
+        Self { port: driver.port, iova: command.iova, lkey: made.l_key, rkey: made.r_key, pages }
     }
 
     /// Returns the bus addresses of its pages.
@@ -120,10 +111,7 @@ impl Region {
         FastMrRegReq {
             lkey: self.lkey,
             permissions: ALL_PERMISSIONS,
-            flags: FastMrRegFlags {
-                phys_page_size_shift: 12,
-                pbl_mode: mode.into(),
-            },
+            flags: FastMrRegFlags { phys_page_size_shift: 12, pbl_mode: mode.into() },
             iova: self.iova,
             mr_length: self.length() as u64,
             pbl,

@@ -55,7 +55,5 @@ pub fn wait_for<T, E: Debug>(what: &str, mut attempt: impl FnMut() -> Result<T, 
 ///
 /// It does not hold within our [patience]. The message has `what`.
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    wait_for(what, || {
-        condition().then_some(()).ok_or("condition is false")
-    });
+    wait_for(what, || condition().then_some(()).ok_or("condition is false"));
 }

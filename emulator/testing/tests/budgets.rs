@@ -20,13 +20,7 @@ fn memory(size: u64) -> File {
 
 /// Shares a whole file for reading and writing.
 fn share(client: &mut Client, address: u64, file: &File) -> Result<(), ErrorKind> {
-    let map = DmaMap {
-        readable: true,
-        writable: true,
-        offset: 0,
-        address,
-        size: file.metadata().unwrap().len(),
-    };
+    let map = DmaMap { readable: true, writable: true, offset: 0, address, size: file.metadata().unwrap().len() };
     let shared = client.dma_map(map, Some(file));
     shared.map_err(|error: Error| error.kind())
 }
@@ -46,13 +40,10 @@ fn files_of_memory() {
     // Without files: 32 of the program, 65 of the control socket, and 125 of each device. Each device may also have 8 files.
     let limit = limited(&format!("-n {}", 32 + 65 + DEVICES * (125 + 8)));
     let emulator = Emulator::run(limit, DEVICES, 0, &[]);
-    let mut hoarders: Vec<_> = (1..DEVICES)
-        .map(|device| Client::connect(&emulator.device(device)).unwrap())
-        .collect();
+    let mut hoarders: Vec<_> = (1..DEVICES).map(|device| Client::connect(&emulator.device(device)).unwrap()).collect();
     for hoarder in &mut hoarders {
-        let shared = (0..64)
-            .map(|number| share(hoarder, BASE + number * PAGE, &memory(PAGE)))
-            .take_while(Result::is_ok);
+        let shared =
+            (0..64).map(|number| share(hoarder, BASE + number * PAGE, &memory(PAGE))).take_while(Result::is_ok);
         assert_eq!(shared.count(), 8);
         let more = share(hoarder, 0, &memory(PAGE));
         assert_eq!(more, Err(ErrorKind::StorageFull));
@@ -78,9 +69,7 @@ fn bytes_of_memory() {
 fn send_queue_memories(emulator: &Emulator) -> usize {
     let descriptors = fs::read_dir(emulator.proc("fd")).unwrap();
     let files = descriptors.filter_map(|descriptor| fs::read_link(descriptor.ok()?.path()).ok());
-    files
-        .filter(|file| file.to_string_lossy().starts_with("/memfd:efa-llq"))
-        .count()
+    files.filter(|file| file.to_string_lossy().starts_with("/memfd:efa-llq")).count()
 }
 
 /// VMMs that wait for a device have no memory of it. The limit on descriptors counts two memory files: the old and the new one.

@@ -41,11 +41,7 @@ fn load(from: &mut End, to: &End) {
 fn ends(end: &mut End) {
     for _ in 0..16 {
         let status = end.wait();
-        let expected = [
-            CompStatus::Ok,
-            CompStatus::LocalUnrespRemote,
-            CompStatus::LocalUnreachRemote,
-        ];
+        let expected = [CompStatus::Ok, CompStatus::LocalUnrespRemote, CompStatus::LocalUnreachRemote];
         assert!(expected.contains(&status), "{status:?}");
     }
 }

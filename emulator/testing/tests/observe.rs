@@ -64,10 +64,7 @@ fn work_requests_and_completions_are_traced() {
     for (line, start) in lines.iter().zip(starts) {
         assert!(line.starts_with(start), "{lines:#?}");
     }
-    assert!(
-        lines[0].contains(", [length=64, lkey=0x") && lines[1].contains("req_id=32768"),
-        "{lines:#?}"
-    );
+    assert!(lines[0].contains(", [length=64, lkey=0x") && lines[1].contains("req_id=32768"), "{lines:#?}");
     assert_eq!(lines.len(), 4);
 }
 
@@ -206,10 +203,7 @@ fn wireshark_shows_a_capture() {
     let columns: Vec<_> = columns.split(' ').collect();
     let mut shown = tshark(&program, &path, &columns);
     assert_eq!(shown.len(), records.len());
-    assert!(
-        shown.contains(&"efa0 Event: reset end".into()),
-        "{shown:#?}"
-    );
+    assert!(shown.contains(&"efa0 Event: reset end".into()), "{shown:#?}");
     shown.retain(|line| !line.contains(" Event: "));
     // A datagram's sender does not wait for its receiver.
     let sorted = |mut lines: Vec<String>| {
@@ -256,8 +250,7 @@ fn a_capture_of_two_emulators_has_both_sides() {
     };
     let records = records(&path, |records| {
         let packets = [(1, 6), (2, 4)].into_iter().all(|(direction, data)| {
-            count(records, DATA, Some(direction)) >= data
-                && count(records, ACK, Some(direction)) >= 10 - data
+            count(records, DATA, Some(direction)) >= data && count(records, ACK, Some(direction)) >= 10 - data
         });
         packets && count(records, COMPLETION, None) == 3
     });

@@ -21,10 +21,7 @@ fn quoted<'a>(text: &'a str, from: &str, to: char) -> Vec<&'a str> {
 /// Returns the rows of the tables under a heading: all names, and the requests for them.
 fn rows(heading: &str) -> Vec<(Vec<&'static str>, Vec<Value>)> {
     let section = GUIDE.split("\n## ").find_map(|it| it.strip_prefix(heading));
-    let rows = section
-        .unwrap()
-        .lines()
-        .filter(|line| line.starts_with("| `"));
+    let rows = section.unwrap().lines().filter(|line| line.starts_with("| `"));
     let row = |line: &'static str| {
         let (names, how) = line[1..].split_once(" | ").unwrap();
         let spans = |text| quoted_spans(text);
@@ -48,32 +45,18 @@ fn counters(kind: &str) -> Vec<&'static str> {
 
 #[test]
 fn the_guide_has_each_of_them_once() {
-    let mut guide: Vec<_> = rows("What provokes each counter")
-        .into_iter()
-        .flat_map(|(names, _)| names)
-        .collect();
+    let mut guide: Vec<_> = rows("What provokes each counter").into_iter().flat_map(|(names, _)| names).collect();
     let mut driver = [counters("DEVICE"), counters("PORT")].concat();
     assert!(driver.len() > 40, "{driver:?}");
     guide.sort_unstable();
     driver.sort_unstable();
     assert_eq!(guide, driver);
-    let groups: Vec<_> = rows("What provokes each event")
-        .into_iter()
-        .flat_map(|(names, _)| names)
-        .collect();
-    assert_eq!(
-        groups,
-        AenqGroup::ALL
-            .iter()
-            .map(|it| it.name())
-            .collect::<Vec<_>>()
-    );
+    let groups: Vec<_> = rows("What provokes each event").into_iter().flat_map(|(names, _)| names).collect();
+    assert_eq!(groups, AenqGroup::ALL.iter().map(|it| it.name()).collect::<Vec<_>>());
 }
 
 fn give(emulator: &Emulator, requests: &[Value]) {
-    requests
-        .iter()
-        .for_each(|request| drop(emulator.ok(request)));
+    requests.iter().for_each(|request| drop(emulator.ok(request)));
 }
 
 /// Returns the sums of the counters of all devices.

@@ -22,12 +22,10 @@ use std::{
 };
 
 use vfio_bindings::bindings::vfio::{
-    VFIO_IRQ_INFO_EVENTFD, VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_CONFIG_REGION_INDEX,
-    VFIO_PCI_MSI_IRQ_INDEX, VFIO_PCI_NUM_IRQS, VFIO_PCI_NUM_REGIONS,
+    VFIO_IRQ_INFO_EVENTFD, VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_CONFIG_REGION_INDEX, VFIO_PCI_MSI_IRQ_INDEX,
+    VFIO_PCI_NUM_IRQS, VFIO_PCI_NUM_REGIONS,
 };
-use vfio_user_server::{
-    Action, Backend, Device, DmaMap, Irq, IrqData, IrqSet, Limits, Region, RegionWrite, serve,
-};
+use vfio_user_server::{Action, Backend, Device, DmaMap, Irq, IrqData, IrqSet, Limits, Region, RegionWrite, serve};
 
 /// Bytes of the configuration space, with their offsets. The others are zero.
 const CONFIG: [(usize, &[u8]); 6] = [
@@ -105,12 +103,9 @@ impl Backend for Adder {
     fn dma_map(&mut self, map: DmaMap, file: Option<File>) -> io::Result<()> {
         let end = map.address.checked_add(map.size);
         let end = end.ok_or(io::ErrorKind::InvalidInput)?;
-        map.offset
-            .checked_add(map.size)
-            .ok_or(io::ErrorKind::InvalidInput)?;
+        map.offset.checked_add(map.size).ok_or(io::ErrorKind::InvalidInput)?;
         let mut others = self.ranges.iter();
-        if others.any(|(other, _)| map.address < other.address + other.size && other.address < end)
-        {
+        if others.any(|(other, _)| map.address < other.address + other.size && other.address < end) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
         self.ranges.push((map, file));
@@ -120,8 +115,7 @@ impl Backend for Adder {
     fn dma_unmap(&mut self, address: u64, size: u64) -> io::Result<()> {
         let same = |(map, _): &(DmaMap, _)| (map.address, map.size) == (address, size);
         let found = self.ranges.iter().position(same);
-        self.ranges
-            .swap_remove(found.ok_or(io::ErrorKind::NotFound)?);
+        self.ranges.swap_remove(found.ok_or(io::ErrorKind::NotFound)?);
         Ok(())
     }
 
@@ -152,22 +146,14 @@ fn device() -> Device {
     regions[VFIO_PCI_BAR0_REGION_INDEX as usize].size = 0x1000;
     regions[VFIO_PCI_CONFIG_REGION_INDEX as usize].size = 0x100;
     let mut irqs = vec![Irq::default(); VFIO_PCI_NUM_IRQS as usize];
-    irqs[VFIO_PCI_MSI_IRQ_INDEX as usize] = Irq {
-        flags: VFIO_IRQ_INFO_EVENTFD,
-        count: 1,
-    };
+    irqs[VFIO_PCI_MSI_IRQ_INDEX as usize] = Irq { flags: VFIO_IRQ_INFO_EVENTFD, count: 1 };
     Device { regions, irqs }
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
     let path = env::args_os().nth(1).ok_or("usage: adder SOCKET")?;
     for stream in UnixListener::bind(path)?.incoming() {
-        if let Err(error) = serve(
-            &stream?,
-            &device(),
-            &mut Adder::default(),
-            Limits::default(),
-        ) {
+        if let Err(error) = serve(&stream?, &device(), &mut Adder::default(), Limits::default()) {
             eprintln!("the connection has ended: {error}");
         }
     }
@@ -193,39 +179,26 @@ mod tests {
     fn a_number_is_incremented() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let limits = Limits::default();
-        let server =
-            thread::spawn(move || serve(&theirs, &device(), &mut Adder::default(), limits));
+        let server = thread::spawn(move || serve(&theirs, &device(), &mut Adder::default(), limits));
         let mut vmm = Client::new(ours).unwrap();
         vmm.negotiate().unwrap();
         let info = vmm.region_info(VFIO_PCI_CONFIG_REGION_INDEX).unwrap();
-        assert_eq!(
-            (info.size, info.flags & VFIO_REGION_INFO_FLAG_READ),
-            (0x100, 1)
-        );
+        assert_eq!((info.size, info.flags & VFIO_REGION_INFO_FLAG_READ), (0x100, 1));
         let mut ids = [0; 4];
-        vmm.region_read(VFIO_PCI_CONFIG_REGION_INDEX, 0, &mut ids)
-            .unwrap();
+        vmm.region_read(VFIO_PCI_CONFIG_REGION_INDEX, 0, &mut ids).unwrap();
         assert_eq!(ids, [0x34, 0x12, 0xdd, 0x0a]);
 
         let memory = File::from(memfd_create("memory", MemfdFlags::CLOEXEC).unwrap());
         memory.set_len(0x3000).unwrap();
         memory.write_all_at(&41_u64.to_le_bytes(), 0x1008).unwrap();
-        let map = DmaMap {
-            readable: true,
-            writable: true,
-            offset: 0x1000,
-            address: 0x8000,
-            size: 0x1000,
-        };
+        let map = DmaMap { readable: true, writable: true, offset: 0x1000, address: 0x8000, size: 0x1000 };
         vmm.dma_map(map, Some(&memory)).unwrap();
         assert!(vmm.dma_map(map, Some(&memory)).is_err());
         let msi = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
         let flags = VFIO_IRQ_SET_ACTION_TRIGGER | VFIO_IRQ_SET_DATA_EVENTFD;
-        vmm.set_irqs(VFIO_PCI_MSI_IRQ_INDEX, flags, 0, 1, &[msi.as_fd()])
-            .unwrap();
+        vmm.set_irqs(VFIO_PCI_MSI_IRQ_INDEX, flags, 0, 1, &[msi.as_fd()]).unwrap();
 
-        let mut add =
-            |address: u64| vmm.region_write(VFIO_PCI_BAR0_REGION_INDEX, 0, &address.to_le_bytes());
+        let mut add = |address: u64| vmm.region_write(VFIO_PCI_BAR0_REGION_INDEX, 0, &address.to_le_bytes());
         add(0x8008).unwrap();
         // Not, or not wholly, in memory that is mapped.
         for outside in [0x7fff, 0x8ff9, 0x9000, u64::MAX] {
@@ -236,8 +209,7 @@ mod tests {
         assert_eq!(u64::from_le_bytes(number), 42);
         File::from(msi).read_exact(&mut number).unwrap();
         assert_eq!(u64::from_ne_bytes(number), 1);
-        vmm.region_read(VFIO_PCI_BAR0_REGION_INDEX, 0, &mut number)
-            .unwrap();
+        vmm.region_read(VFIO_PCI_BAR0_REGION_INDEX, 0, &mut number).unwrap();
         assert_eq!(u64::from_le_bytes(number), 1);
 
         vmm.dma_unmap(0x8000, 0x1000).unwrap();

@@ -18,8 +18,8 @@ use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
     net::{
-        RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-        SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+        RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
+        SendFlags, recvmsg, sendmsg,
     },
 };
 
@@ -61,11 +61,7 @@ pub(crate) struct Channel {
 impl Channel {
     pub(crate) fn new(stream: &UnixStream) -> io::Result<Self> {
         stream.set_nonblocking(false)?;
-        Ok(Self {
-            buffer: vec![0; MAX_MESSAGE].into(),
-            unread: 0..0,
-            fds: Vec::new(),
-        })
+        Ok(Self { buffer: vec![0; MAX_MESSAGE].into(), unread: 0..0, fds: Vec::new() })
     }
 
     /// Whether the buffer contains a part of a message.
@@ -99,11 +95,7 @@ impl Channel {
         let of_others = self.fds.partition_point(|(at, _)| *at <= start);
         let later = self.fds.split_off(of_others);
         let mine = mem::replace(&mut self.fds, later).into_iter();
-        Ok(Some(Message {
-            header,
-            payload: start + HEADER..start + size,
-            fds: mine.map(|(_, fd)| fd).collect(),
-        }))
+        Ok(Some(Message { header, payload: start + HEADER..start + size, fds: mine.map(|(_, fd)| fd).collect() }))
     }
 
     /// Returns the header at an offset in the buffer, if it was received completely.
@@ -126,9 +118,7 @@ impl Channel {
     ) -> Result<Received, Error> {
         if self.unread.start > 0 {
             self.buffer.copy_within(self.unread.clone(), 0);
-            self.fds
-                .iter_mut()
-                .for_each(|(at, _)| *at -= self.unread.start);
+            self.fds.iter_mut().for_each(|(at, _)| *at -= self.unread.start);
             self.unread = 0..self.unread.len();
         }
         if let Some(ended) = wait(stream, waker, deadline)? {
@@ -186,11 +176,7 @@ impl Channel {
 }
 
 /// Waits until the socket can be read, which returns `None`, until `waker` can be, or until `deadline`.
-fn wait(
-    stream: &UnixStream,
-    waker: Option<BorrowedFd<'_>>,
-    deadline: Option<Instant>,
-) -> io::Result<Option<Received>> {
+fn wait(stream: &UnixStream, waker: Option<BorrowedFd<'_>>, deadline: Option<Instant>) -> io::Result<Option<Received>> {
     let time = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     if time.is_some_and(|time| time.is_zero()) {
         return Ok(Some(Received::Nothing));
@@ -212,12 +198,7 @@ fn wait(
 /// # Errors
 ///
 /// The socket fails, or the peer reads too slowly to send all within `limit`, which is also the socket's write timeout.
-pub(crate) fn send(
-    stream: &UnixStream,
-    bytes: &[u8],
-    fds: &[BorrowedFd<'_>],
-    limit: Duration,
-) -> Result<(), Error> {
+pub(crate) fn send(stream: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>], limit: Duration) -> Result<(), Error> {
     let deadline = Instant::now() + limit;
     let mut sent = 0;
     while sent < bytes.len() {

@@ -16,8 +16,7 @@ use std::{
 };
 
 use vfio_bindings::bindings::vfio::{
-    VFIO_DMA_MAP_FLAG_READ, VFIO_DMA_MAP_FLAG_WRITE, VFIO_DMA_UNMAP_FLAG_ALL,
-    VFIO_REGION_INFO_CAP_SPARSE_MMAP,
+    VFIO_DMA_MAP_FLAG_READ, VFIO_DMA_MAP_FLAG_WRITE, VFIO_DMA_UNMAP_FLAG_ALL, VFIO_REGION_INFO_CAP_SPARSE_MMAP,
 };
 
 use crate::{
@@ -82,11 +81,7 @@ impl Client {
     /// The socket fails.
     pub fn new(stream: UnixStream) -> io::Result<Self> {
         stream.set_write_timeout(Some(TIMEOUT))?;
-        Ok(Self {
-            channel: Channel::new(&stream)?,
-            stream,
-            next_id: 0,
-        })
+        Ok(Self { channel: Channel::new(&stream)?, stream, next_id: 0 })
     }
 
     /// Negotiates the version.
@@ -122,15 +117,7 @@ impl Client {
     ///
     /// The request fails.
     pub fn region_info(&mut self, index: u32) -> io::Result<RegionInfo> {
-        let request = |room: u32| {
-            Payload::default()
-                .u32(room)
-                .u32(0)
-                .u32(index)
-                .u32(0)
-                .u64(0)
-                .u64(0)
-        };
+        let request = |room: u32| Payload::default().u32(room).u32(0).u32(index).u32(0).u64(0).u64(0);
         let command = Command::DeviceGetRegionInfo;
         let first = self.request(command, &request(size::REGION_INFO).0, &[])?;
         let needed = Fields(&first.payload).u32().ok_or_else(bad)?;
@@ -140,8 +127,7 @@ impl Client {
         };
         let decode = || {
             let mut fields = Fields(&reply.payload);
-            let (_, flags, _, capability) =
-                (fields.u32()?, fields.u32()?, fields.u32()?, fields.u32()?);
+            let (_, flags, _, capability) = (fields.u32()?, fields.u32()?, fields.u32()?, fields.u32()?);
             let (size, _) = (fields.u64()?, fields.u64()?);
             let mut mappable = Vec::new();
             if capability > 0 {
@@ -159,12 +145,7 @@ impl Client {
             Some((size, flags, mappable))
         };
         let (size, flags, mappable) = decode().ok_or_else(bad)?;
-        Ok(RegionInfo {
-            size,
-            flags,
-            mappable,
-            file: reply.fds.into_iter().next().map(File::from),
-        })
+        Ok(RegionInfo { size, flags, mappable, file: reply.fds.into_iter().next().map(File::from) })
     }
 
     /// Returns the properties of a kind of interrupts.
@@ -173,19 +154,12 @@ impl Client {
     ///
     /// The request fails.
     pub fn irq_info(&mut self, index: u32) -> io::Result<Irq> {
-        let payload = Payload::default()
-            .u32(size::IRQ_INFO)
-            .u32(0)
-            .u32(index)
-            .u32(0);
+        let payload = Payload::default().u32(size::IRQ_INFO).u32(0).u32(index).u32(0);
         let reply = self.request(Command::DeviceGetIrqInfo, &payload.0, &[])?;
         let mut fields = Fields(&reply.payload);
         let mut decode = || {
             let (_, flags, _) = (fields.u32()?, fields.u32()?, fields.u32()?);
-            Some(Irq {
-                flags,
-                count: fields.u32()?,
-            })
+            Some(Irq { flags, count: fields.u32()? })
         };
         decode().ok_or_else(bad)
     }
@@ -203,12 +177,7 @@ impl Client {
         count: u32,
         fds: &[BorrowedFd<'_>],
     ) -> io::Result<()> {
-        let payload = Payload::default()
-            .u32(size::IRQ_SET)
-            .u32(flags)
-            .u32(index)
-            .u32(start)
-            .u32(count);
+        let payload = Payload::default().u32(size::IRQ_SET).u32(flags).u32(index).u32(start).u32(count);
         self.request(Command::DeviceSetIrqs, &payload.0, fds)?;
         Ok(())
     }
@@ -220,14 +189,8 @@ impl Client {
     /// The server refuses.
     pub fn dma_map(&mut self, map: DmaMap, file: Option<&File>) -> io::Result<()> {
         let flag = |is: bool, flag| if is { flag } else { 0 };
-        let flags = flag(map.readable, VFIO_DMA_MAP_FLAG_READ)
-            | flag(map.writable, VFIO_DMA_MAP_FLAG_WRITE);
-        let payload = Payload::default()
-            .u32(size::DMA_MAP)
-            .u32(flags)
-            .u64(map.offset)
-            .u64(map.address)
-            .u64(map.size);
+        let flags = flag(map.readable, VFIO_DMA_MAP_FLAG_READ) | flag(map.writable, VFIO_DMA_MAP_FLAG_WRITE);
+        let payload = Payload::default().u32(size::DMA_MAP).u32(flags).u64(map.offset).u64(map.address).u64(map.size);
         let fds: Vec<_> = file.iter().map(|file| file.as_fd()).collect();
         self.request(Command::DmaMap, &payload.0, &fds)?;
         Ok(())
@@ -345,12 +308,7 @@ impl Client {
     /// # Errors
     ///
     /// The server replies with an errno, or sends no valid reply in time.
-    pub fn request(
-        &mut self,
-        command: Command,
-        payload: &[u8],
-        fds: &[BorrowedFd<'_>],
-    ) -> io::Result<Reply> {
+    pub fn request(&mut self, command: Command, payload: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<Reply> {
         let id = self.send(command, Flags::COMMAND, payload, fds)?;
         let reply = self.receive()?;
         let header = reply.header;
@@ -369,21 +327,10 @@ impl Client {
     /// # Errors
     ///
     /// The server does not read.
-    pub fn send(
-        &mut self,
-        command: Command,
-        flags: Flags,
-        payload: &[u8],
-        fds: &[BorrowedFd<'_>],
-    ) -> io::Result<u16> {
+    pub fn send(&mut self, command: Command, flags: Flags, payload: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<u16> {
         let id = self.next_id;
         self.next_id = id.wrapping_add(1);
-        let header = Header {
-            id,
-            command: command as u16,
-            flags,
-            ..Header::default()
-        };
+        let header = Header { id, command: command as u16, flags, ..Header::default() };
         let mut bytes = Vec::new();
         header.encode(&[payload], &mut bytes);
         self.send_raw(&bytes, fds)?;
@@ -408,16 +355,8 @@ impl Client {
         let deadline = Instant::now() + TIMEOUT;
         loop {
             if let Some(message) = self.channel.next().map_err(io::Error::other)? {
-                let Message {
-                    header,
-                    payload,
-                    fds,
-                } = message;
-                return Ok(Reply {
-                    header,
-                    payload: self.channel.bytes(payload).to_vec(),
-                    fds,
-                });
+                let Message { header, payload, fds } = message;
+                return Ok(Reply { header, payload: self.channel.bytes(payload).to_vec(), fds });
             }
             let received = self.channel.receive(&self.stream, None, Some(deadline));
             match received.map_err(io::Error::other)? {
@@ -430,11 +369,7 @@ impl Client {
 }
 
 fn access(region: u32, offset: u64, count: usize) -> RegionAccess {
-    RegionAccess {
-        offset,
-        region,
-        count: u32::try_from(count).unwrap_or(u32::MAX),
-    }
+    RegionAccess { offset, region, count: u32::try_from(count).unwrap_or(u32::MAX) }
 }
 
 fn write(region: u32, offset: u64, data: &[u8]) -> Vec<u8> {

@@ -54,10 +54,7 @@ pub(crate) fn errno(error: &io::Error) -> u32 {
         }
         .raw_os_error(),
     };
-    u32::try_from(errno)
-        .ok()
-        .filter(|errno| *errno != 0)
-        .unwrap_or(Errno::IO.raw_os_error().unsigned_abs())
+    u32::try_from(errno).ok().filter(|errno| *errno != 0).unwrap_or(Errno::IO.raw_os_error().unsigned_abs())
 }
 
 #[cfg(test)]

@@ -56,23 +56,11 @@ const REPLIES: usize = MAX_DATA;
 /// # Errors
 ///
 /// The socket fails, or the client is too slow or violates the protocol.
-pub fn serve(
-    stream: &UnixStream,
-    device: &Device,
-    backend: &mut dyn Backend,
-    limits: Limits,
-) -> Result<(), Error> {
+pub fn serve(stream: &UnixStream, device: &Device, backend: &mut dyn Backend, limits: Limits) -> Result<(), Error> {
     stream.set_write_timeout(Some(limits.message))?;
     let mut channel = Channel::new(stream)?;
-    let mut session = Session {
-        stream,
-        device,
-        backend,
-        limits,
-        client: None,
-        writes: Vec::new(),
-        replies: Vec::new(),
-    };
+    let mut session =
+        Session { stream, device, backend, limits, client: None, writes: Vec::new(), replies: Vec::new() };
     let started = Instant::now();
     let mut within_since = None;
     loop {
@@ -85,9 +73,8 @@ pub fn serve(
 
         let must_start = session.client.is_none() || !session.backend.may_idle();
         let start = must_start.then_some(started + limits.start);
-        let message = channel
-            .is_within_message()
-            .then(|| *within_since.get_or_insert_with(Instant::now) + limits.message);
+        let message =
+            channel.is_within_message().then(|| *within_since.get_or_insert_with(Instant::now) + limits.message);
         let deadline = start.into_iter().chain(message).min();
         match channel.receive(stream, session.backend.waker(), deadline)? {
             Received::Bytes => {}
@@ -130,10 +117,7 @@ struct Answer {
 
 impl From<Payload> for Answer {
     fn from(payload: Payload) -> Self {
-        Self {
-            payload: payload.0,
-            file: None,
-        }
+        Self { payload: payload.0, file: None }
     }
 }
 
@@ -157,17 +141,11 @@ impl Session<'_> {
                 return Err(Error::Version);
             };
             tracing::debug!(?client, "version");
-            let answer = Answer {
-                payload: Capabilities::of_server(&client).encode(),
-                file: None,
-            };
+            let answer = Answer { payload: Capabilities::of_server(&client).encode(), file: None };
             self.client = Some(client);
             return self.reply(header, Ok(answer));
         }
-        let is_write = matches!(
-            command,
-            Some(Command::RegionWrite | Command::RegionWriteMulti)
-        );
+        let is_write = matches!(command, Some(Command::RegionWrite | Command::RegionWriteMulti));
         if !is_write {
             // Earlier writes take effect before this request.
             self.post(channel);
@@ -183,17 +161,8 @@ impl Session<'_> {
     }
 
     /// Carries out a request and returns the content of its reply.
-    fn answer(
-        &mut self,
-        channel: &Channel,
-        command: Command,
-        message: Message,
-    ) -> io::Result<Answer> {
-        let Message {
-            header,
-            payload,
-            fds,
-        } = message;
+    fn answer(&mut self, channel: &Channel, command: Command, message: Message) -> io::Result<Answer> {
+        let Message { header, payload, fds } = message;
         let takes_fds = matches!(command, Command::DmaMap | Command::DeviceSetIrqs);
         if !takes_fds && !fds.is_empty() {
             return Err(invalid());
@@ -265,10 +234,7 @@ impl Session<'_> {
         if request.flags.no_reply() {
             return Ok(());
         }
-        let mut header = Header {
-            flags: Flags::REPLY,
-            ..request
-        };
+        let mut header = Header { flags: Flags::REPLY, ..request };
         header.error = 0;
         match answer {
             Ok(Answer { payload, file }) => {

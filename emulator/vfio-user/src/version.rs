@@ -60,10 +60,7 @@ impl Capabilities {
 
     /// Returns the proposal of [`Client`](crate::Client).
     pub(crate) fn of_client() -> Self {
-        Self {
-            write_multiple: Some(true),
-            ..Self::of_server(&Self::default())
-        }
+        Self { write_multiple: Some(true), ..Self::of_server(&Self::default()) }
     }
 
     pub(crate) fn encode(self) -> Vec<u8> {
@@ -89,12 +86,7 @@ mod tests {
     #[test]
     fn capabilities_are_optional() {
         let none = Some(Capabilities::default());
-        for text in [
-            &b""[..],
-            b"{}\0",
-            b"{\"capabilities\":{}}\0",
-            b"{\"capabilities\":{\"new\":[1]},\"more\":0}\0",
-        ] {
+        for text in [&b""[..], b"{}\0", b"{\"capabilities\":{}}\0", b"{\"capabilities\":{\"new\":[1]},\"more\":0}\0"] {
             assert_eq!(decode(text), none, "{}", text.escape_ascii());
         }
         let qemu = b"{\"capabilities\": {\"max_data_xfer_size\": 1048576, \"max_msg_fds\": 8, \"pgsizes\": 4096, \
@@ -105,10 +97,7 @@ mod tests {
         assert_eq!(Capabilities::of_server(&qemu).write_multiple, Some(true));
         let server = Capabilities::of_server(&Capabilities::default());
         assert_eq!(server.write_multiple, None);
-        assert_eq!(
-            Capabilities::decode(&server.encode()).unwrap().max_msg_fds,
-            Some(16)
-        );
+        assert_eq!(Capabilities::decode(&server.encode()).unwrap().max_msg_fds, Some(16));
     }
 
     #[test]

@@ -185,18 +185,11 @@ impl RegionAccess {
     pub(crate) const SIZE: usize = 16;
 
     pub(crate) fn decode(fields: &mut Fields<'_>) -> Option<Self> {
-        Some(Self {
-            offset: fields.u64()?,
-            region: fields.u32()?,
-            count: fields.u32()?,
-        })
+        Some(Self { offset: fields.u64()?, region: fields.u32()?, count: fields.u32()? })
     }
 
     pub(crate) fn encode(self) -> Payload {
-        Payload::default()
-            .u64(self.offset)
-            .u32(self.region)
-            .u32(self.count)
+        Payload::default().u64(self.offset).u32(self.region).u32(self.count)
     }
 }
 

@@ -102,8 +102,7 @@ struct Pair {
 impl Pair {
     fn new(sockets: &[PathBuf], first: usize) -> Self {
         IS_CLIENT.set(true);
-        let [mut from, mut to] =
-            [first, first + 1].map(|device| End::new(&sockets[device], QpType::Srd));
+        let [mut from, mut to] = [first, first + 1].map(|device| End::new(&sockets[device], QpType::Srd));
         End::introduce(&mut from, &mut to);
         Self { from, to }
     }
@@ -178,11 +177,7 @@ fn start(folder: &tempfile::TempDir, devices: u32) -> Vec<PathBuf> {
 }
 
 /// Calls `work` in so many threads for a while, with a pair each; returns the sum of the results, and the time in seconds.
-fn at_once(
-    sockets: &[PathBuf],
-    pairs: usize,
-    work: impl Fn(&mut Pair, &AtomicBool) -> u64 + Sync,
-) -> (u64, f64) {
+fn at_once(sockets: &[PathBuf], pairs: usize, work: impl Fn(&mut Pair, &AtomicBool) -> u64 + Sync) -> (u64, f64) {
     let (stop, ready) = (AtomicBool::new(false), Barrier::new(pairs + 1));
     thread::scope(|scope| {
         let (work, stop, ready) = (&work, &stop, &ready);
@@ -227,20 +222,13 @@ fn memcpy(sockets: &[PathBuf], threads: usize) -> f64 {
 }
 
 /// Returns the messages a second of so many pairs, and the allocations for each message.
-fn messages(
-    sockets: &[PathBuf],
-    pairs: usize,
-    length: u32,
-    operation: fn(&Qp, &End, &End, u32) -> Send,
-) -> (f64, f64) {
+fn messages(sockets: &[PathBuf], pairs: usize, length: u32, operation: fn(&Qp, &End, &End, u32) -> Send) -> (f64, f64) {
     let before = AtomicU64::new(0);
     let (done, time) = at_once(sockets, pairs, |pair, stop| {
         let whole = operation(&pair.to.qp, &pair.from, &pair.to, length);
         let takes_receives = whole.remote.is_none();
         let places = PLACES / LARGE.max(length) / pairs as u32;
-        let sends: Vec<_> = (0..places)
-            .map(|place| whole.moved(u64::from(place * LARGE)))
-            .collect();
+        let sends: Vec<_> = (0..places).map(|place| whole.moved(u64::from(place * LARGE))).collect();
         before.store(ALLOCATIONS.load(Ordering::Relaxed), Ordering::Relaxed);
         pair.exchange(&sends, takes_receives, stop)
     });
@@ -297,12 +285,8 @@ fn main() {
     let mut figures = Map::new();
     let write: fn(&Qp, &End, &End, u32) -> Send =
         |qp, from, to, length| Send::write(qp, &from.region, &to.region, length);
-    let send: fn(&Qp, &End, &End, u32) -> Send =
-        |qp, from, _, length| Send::message(qp, &from.region, length);
-    figures.insert(
-        "memcpy".into(),
-        json!([1, 2].map(|threads| memcpy(&sockets, threads))),
-    );
+    let send: fn(&Qp, &End, &End, u32) -> Send = |qp, from, _, length| Send::message(qp, &from.region, length);
+    figures.insert("memcpy".into(), json!([1, 2].map(|threads| memcpy(&sockets, threads))));
     for (name, length, operation) in [
         ("write_64", 64, write),
         ("write_4096", 4096, write),

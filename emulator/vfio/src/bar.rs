@@ -45,9 +45,7 @@ pub(crate) struct Bars {
 impl Bars {
     /// Returns the BARs that the function has.
     pub(crate) fn iter(self) -> impl Iterator<Item = Bar> {
-        Bar::ALL
-            .into_iter()
-            .filter(move |bar| Some(*bar) != self.missing)
+        Bar::ALL.into_iter().filter(move |bar| Some(*bar) != self.missing)
     }
 
     /// Returns the BAR with this index, if the function has it.

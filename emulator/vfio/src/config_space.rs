@@ -77,11 +77,7 @@ impl ConfigSpace {
     /// Creates the space of device ID `device`, for `gbps` Gbit/s and `msix_vectors` (1 to [`MAX_MSIX_VECTORS`]) vectors.
     pub(crate) fn new(device: u16, gbps: u16, bars: Bars, msix_vectors: u16) -> Self {
         let id = both(pci::VENDOR, device);
-        let command = COMMAND_MEMORY
-            | COMMAND_BUS_MASTER
-            | COMMAND_PARITY
-            | COMMAND_SERR
-            | COMMAND_INTX_DISABLE;
+        let command = COMMAND_MEMORY | COMMAND_BUS_MASTER | COMMAND_PARITY | COMMAND_SERR | COMMAND_INTX_DISABLE;
         let capabilities = MAX_PAYLOAD_256 | ROLE_BASED_ERROR_REPORTING | FUNCTION_LEVEL_RESET;
         let control = RELAXED_ORDERING | NO_SNOOP | MAX_READ_REQUEST_512;
         // The slowest link that is fast enough. Programs such as NIXL take its speed for the limit of the device.
@@ -91,11 +87,8 @@ impl ConfigSpace {
         let link = speed | LINK_WIDTH_16;
         let msix = MSIX_ENABLE | MSIX_FUNCTION_MASK;
         let indicator = u32::from(bars.msix().index());
-        let mut new = Self {
-            bytes: Box::new([0; SIZE]),
-            writable: Box::new([0; SIZE]),
-            after_reset: Box::new([0; SIZE]),
-        };
+        let mut new =
+            Self { bytes: Box::new([0; SIZE]), writable: Box::new([0; SIZE]), after_reset: Box::new([0; SIZE]) };
         // Registers of 32 bits: offset, value and writable bits.
         for (at, value, writable) in [
             (0x00, id, 0),
@@ -113,17 +106,9 @@ impl ConfigSpace {
             // States D0 and D3hot. The transition from D3hot to D0 resets the function.
             (POWER, capability(0x01, EXPRESS, POWER_VERSION_3), 0),
             (POWER_CONTROL, 0, POWER_STATE.into()),
-            (
-                EXPRESS,
-                capability(0x10, MSIX, EXPRESS_VERSION_2_ENDPOINT),
-                0,
-            ),
+            (EXPRESS, capability(0x10, MSIX, EXPRESS_VERSION_2_ENDPOINT), 0),
             (EXPRESS + 0x04, capabilities, 0),
-            (
-                DEVICE_CONTROL,
-                control.into(),
-                (!INITIATE_FUNCTION_LEVEL_RESET).into(),
-            ),
+            (DEVICE_CONTROL, control.into(), (!INITIATE_FUNCTION_LEVEL_RESET).into()),
             (LINK_CAPABILITIES, link.into(), 0),
             (LINK_STATUS - 2, both(0, link), 0),
             // One bit for each supported speed, from bit 1 on.
@@ -191,10 +176,7 @@ impl ConfigSpace {
 
     /// Whether the function may read and write memory, and signal interrupts.
     pub(crate) fn bus_master(&self) -> bool {
-        self.is_on()
-            && u16::from_le_bytes([self.bytes[COMMAND], self.bytes[COMMAND + 1]])
-                & COMMAND_BUS_MASTER
-                != 0
+        self.is_on() && u16::from_le_bytes([self.bytes[COMMAND], self.bytes[COMMAND + 1]]) & COMMAND_BUS_MASTER != 0
     }
 
     /// Whether the function accepts accesses to its BARs.
@@ -229,11 +211,7 @@ mod tests {
     use super::*;
     use crate::bar::Bar;
 
-    const ALL: Bars = Bars {
-        llq: 64 << 20,
-        doorbells: 2 << 20,
-        missing: None,
-    };
+    const ALL: Bars = Bars { llq: 64 << 20, doorbells: 2 << 20, missing: None };
 
     /// The first 256 bytes as `lspci -F` reads them.
     fn dump(config: &ConfigSpace) -> String {
@@ -329,11 +307,7 @@ mod tests {
             let resets = config.write(POWER_CONTROL as u64, &[state, 0]);
             (resets, config.power_state())
         };
-        for (command, expected) in [
-            (0, false),
-            (COMMAND_MEMORY, false),
-            (COMMAND_BUS_MASTER, true),
-        ] {
+        for (command, expected) in [(0, false), (COMMAND_MEMORY, false), (COMMAND_BUS_MASTER, true)] {
             config.write(COMMAND as u64, &command.to_le_bytes());
             assert_eq!(config.bus_master(), expected);
         }
@@ -361,11 +335,9 @@ mod tests {
     #[test]
     fn beyond_the_end_is_nothing() {
         let mut config = ConfigSpace::new(0xefa2, 200, ALL, 4);
-        for (offset, expected) in [
-            (SIZE as u64 - 1, [0, 0xff, 0xff, 0xff]),
-            (SIZE as u64, [0xff; 4]),
-            (u64::MAX - 1, [0xff; 4]),
-        ] {
+        for (offset, expected) in
+            [(SIZE as u64 - 1, [0, 0xff, 0xff, 0xff]), (SIZE as u64, [0xff; 4]), (u64::MAX - 1, [0xff; 4])]
+        {
             let mut found = [0; 4];
             config.read(offset, &mut found);
             assert_eq!(found, expected);

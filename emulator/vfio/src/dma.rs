@@ -57,42 +57,21 @@ impl DmaTable {
     ///
     /// The range is empty, wraps or overlaps another one. The file can't be written. There are too many mappings.
     pub(crate) fn map(&mut self, map: DmaMap, memory: Option<Arc<Memory>>) -> io::Result<()> {
-        let DmaMap {
-            readable,
-            writable,
-            offset,
-            address,
-            size,
-        } = map;
+        let DmaMap { readable, writable, offset, address, size } = map;
         let last = size
             .checked_sub(1)
             .and_then(|size| address.checked_add(size))
             .ok_or_else(|| invalid("a DMA range is empty or wraps"))?;
         if self.below(last).is_some_and(|map| map.last() >= address) {
-            return Err(io::Error::new(
-                io::ErrorKind::AlreadyExists,
-                "a DMA range overlaps another one",
-            ));
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "a DMA range overlaps another one"));
         }
         if self.maps.len() == MAX_MAPPINGS {
-            return Err(io::Error::new(
-                io::ErrorKind::StorageFull,
-                "too many DMA ranges",
-            ));
+            return Err(io::Error::new(io::ErrorKind::StorageFull, "too many DMA ranges"));
         }
         if writable && memory.as_ref().is_some_and(|memory| !memory.is_writable()) {
-            return Err(io::Error::new(
-                io::ErrorKind::PermissionDenied,
-                "a writable DMA range has a read-only file",
-            ));
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "a writable DMA range has a read-only file"));
         }
-        let map = Mapping {
-            start: address,
-            size,
-            readable,
-            writable,
-            memory: memory.map(|memory| (memory, offset)),
-        };
+        let map = Mapping { start: address, size, readable, writable, memory: memory.map(|memory| (memory, offset)) };
         self.maps.insert(address, map);
         Ok(())
     }
@@ -107,10 +86,7 @@ impl DmaTable {
             .checked_sub(1)
             .and_then(|size| address.checked_add(size))
             .ok_or_else(|| invalid("a DMA range to unmap is empty or wraps"))?;
-        let cut = |at: u64| {
-            self.below(at)
-                .is_some_and(|map| map.start < at && map.last() >= at)
-        };
+        let cut = |at: u64| self.below(at).is_some_and(|map| map.start < at && map.last() >= at);
         if cut(address) || last.checked_add(1).is_some_and(cut) {
             return Err(invalid("a DMA range to unmap cuts a mapping"));
         }
@@ -130,12 +106,7 @@ impl DmaTable {
     /// # Errors
     ///
     /// A byte of the range is not mapped for the access.
-    pub(crate) fn pin(
-        &self,
-        address: u64,
-        length: usize,
-        access: Access,
-    ) -> Result<Extents, DmaError> {
+    pub(crate) fn pin(&self, address: u64, length: usize, access: Access) -> Result<Extents, DmaError> {
         let mut extents = Extents::new(address);
         self.pin_more(&mut extents, address, length, access)?;
         Ok(extents)
@@ -160,11 +131,7 @@ impl DmaTable {
             let address = next.ok_or(error)?;
             let map = self.below(address).ok_or(error)?;
             let offset = address - map.start;
-            let available = map
-                .size
-                .checked_sub(offset)
-                .filter(|size| *size > 0)
-                .ok_or(error)?;
+            let available = map.size.checked_sub(offset).filter(|size| *size > 0).ok_or(error)?;
             let (memory, start) = map.memory(access).ok_or(error)?;
             let count = usize::try_from(available).map_or(left, |available| left.min(available));
             let offset = usize::try_from(start + offset).map_err(|_| error)?;

@@ -39,10 +39,7 @@ struct Extent {
 impl Extents {
     /// Creates an empty list, for a range that begins at bus address `address`.
     pub(crate) fn new(address: u64) -> Self {
-        Self {
-            address,
-            ..Self::default()
-        }
+        Self { address, ..Self::default() }
     }
 
     /// Appends `length` bytes from `offset` of a mapping.
@@ -54,19 +51,13 @@ impl Extents {
                 return;
             }
         }
-        self.pieces.push(Extent {
-            memory: Arc::clone(memory),
-            offset,
-            length,
-        });
+        self.pieces.push(Extent { memory: Arc::clone(memory), offset, length });
     }
 
     /// Returns the first eight bytes, if they are aligned, in one piece and can't be revoked.
     fn first_word(&self) -> Option<&AtomicU64> {
         let piece = self.pieces.first()?;
-        (piece.length >= WORD)
-            .then(|| piece.memory.word(piece.offset))
-            .flatten()
+        (piece.length >= WORD).then(|| piece.memory.word(piece.offset)).flatten()
     }
 
     fn write_at(&self, at: usize, data: &[u8]) -> Result<(), DmaError> {
@@ -90,10 +81,7 @@ impl Extents {
     }
 
     fn error(&self) -> DmaError {
-        DmaError {
-            address: self.address,
-            length: self.length,
-        }
+        DmaError { address: self.address, length: self.length }
     }
 }
 
@@ -139,18 +127,12 @@ impl efa_fabric::Memory for Extents {
                     break;
                 };
                 let count = (source.length - from).min(piece.length - at);
-                source
-                    .memory
-                    .copy(
-                        source.offset + from,
-                        &piece.memory,
-                        piece.offset + at,
-                        count,
-                    )
-                    .map_err(|side| match side {
+                source.memory.copy(source.offset + from, &piece.memory, piece.offset + at, count).map_err(|side| {
+                    match side {
                         Side::Source => CopyError::Source(self.error()),
                         Side::Target => CopyError::Target(to.error()),
-                    })?;
+                    }
+                })?;
                 from += count;
                 target = (at + count < piece.length).then_some((piece, at + count));
             }

@@ -50,11 +50,7 @@ impl Function {
         let msix_vectors = config.vectors.clamp(1, MAX_MSIX_VECTORS);
         let gbps = config.link_gbps();
         let device = Device::new(config);
-        let bars = Bars {
-            llq: device.memory_bar_size(),
-            doorbells: device.doorbell_bar_size(),
-            missing,
-        };
+        let bars = Bars { llq: device.memory_bar_size(), doorbells: device.doorbell_bar_size(), missing };
         let space = ConfigSpace::new(device_id, gbps, bars, msix_vectors);
         let link = Slot::new(space, msix_vectors, observer, runtime.start);
         let port = runtime.fabric.attach(device, link);
@@ -70,8 +66,7 @@ impl Function {
 
     /// Calls `work` with exclusive access to the device, then carries out some of the work that is due.
     pub fn with<R>(&self, work: impl FnOnce(&mut Device, &mut dyn Host, Duration) -> R) -> R {
-        self.runtime
-            .with(self.port, |device, link, now| work(device, link, now))
+        self.runtime.with(self.port, |device, link, now| work(device, link, now))
     }
 
     /// Returns the state of the first connections of the device.
@@ -82,8 +77,7 @@ impl Function {
     /// Limits the files that the next VMM shares, and their bytes. Each file takes a descriptor of this program. The bytes that
     /// the device accesses count as memory of this program.
     pub fn limit_memory(&self, files: usize, bytes: u64) {
-        self.runtime
-            .with(self.port, |_, link, _| link.limits = (files, bytes));
+        self.runtime.with(self.port, |_, link, _| link.limits = (files, bytes));
     }
 
     /// Unplugs the device from its slot: no access reaches it any more, and it makes none. Another VMM can claim the function
@@ -118,9 +112,7 @@ impl Function {
         let (turn, vacated) = &self.vacated;
         let mut turn = turn.lock();
         while is_connected() {
-            let is_free = self.runtime.with(self.port, |device, link, _| {
-                link.vmm.is_none() || !device.is_plugged()
-            });
+            let is_free = self.runtime.with(self.port, |device, link, _| link.vmm.is_none() || !device.is_plugged());
             if is_later() || !is_free {
                 vacated.wait_for(&mut turn, RECHECK_INTERVAL);
                 continue;
@@ -151,21 +143,14 @@ impl Function {
     }
 
     /// Calls `work` for a VMM, if it still has the function.
-    pub(crate) fn of<R>(
-        &self,
-        vmm: VmmId,
-        work: impl FnOnce(&mut Device, &mut Slot, Duration) -> R,
-    ) -> Option<R> {
-        self.runtime.with(self.port, |device, link, now| {
-            (link.vmm == Some(vmm)).then(|| work(device, link, now))
-        })
+    pub(crate) fn of<R>(&self, vmm: VmmId, work: impl FnOnce(&mut Device, &mut Slot, Duration) -> R) -> Option<R> {
+        self.runtime.with(self.port, |device, link, now| (link.vmm == Some(vmm)).then(|| work(device, link, now)))
     }
 
     /// Signals the interrupts that are due for a VMM. Called by the VMM's thread.
     pub(crate) fn interrupt(&self, vmm: VmmId) {
-        let due = self.runtime.fabric.with_guest(self.port, |link| {
-            (link.vmm == Some(vmm)).then(|| link.vectors.take_due())
-        });
+        let due =
+            self.runtime.fabric.with_guest(self.port, |link| (link.vmm == Some(vmm)).then(|| link.vectors.take_due()));
         for eventfd in due.into_iter().flatten() {
             self.signaller.lock().signal(&eventfd);
         }
@@ -173,11 +158,7 @@ impl Function {
 
     /// Calls `work` for an access by a VMM's guest, if the VMM has the function and the device is plugged in. Called by the VMM's
     /// thread.
-    pub(crate) fn access<R>(
-        &self,
-        vmm: VmmId,
-        work: impl FnOnce(&mut Device, &mut Slot, Duration) -> R,
-    ) -> Option<R> {
+    pub(crate) fn access<R>(&self, vmm: VmmId, work: impl FnOnce(&mut Device, &mut Slot, Duration) -> R) -> Option<R> {
         let (result, unclean) = self.of(vmm, |device, link, now| {
             let result = device.is_plugged().then(|| work(device, link, now));
             (result, link.unclean.take())

@@ -9,10 +9,7 @@ use std::{
 
 use efa_fabric::{Access, Memory as _};
 use rustix::{
-    fs::{
-        FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, fallocate, fcntl_add_seals,
-        memfd_create, open,
-    },
+    fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, fallocate, fcntl_add_seals, memfd_create, open},
     pipe::pipe,
 };
 use vfio_user::DmaMap;
@@ -41,13 +38,8 @@ const FLAGS: [OFlags; 9] = [
     OFlags::TRUNC,
 ];
 
-const SEALS: [SealFlags; 5] = [
-    SealFlags::SHRINK,
-    SealFlags::GROW,
-    SealFlags::WRITE,
-    SealFlags::FUTURE_WRITE,
-    SealFlags::SEAL,
-];
+const SEALS: [SealFlags; 5] =
+    [SealFlags::SHRINK, SealFlags::GROW, SealFlags::WRITE, SealFlags::FUTURE_WRITE, SealFlags::SEAL];
 
 /// The files of a VMM, and the DMA table of the device.
 #[derive(Default)]
@@ -68,11 +60,7 @@ fn file(kind: u8) -> Option<File> {
         4 => end(pipe().ok()?.0),
         5 => end(pipe().ok()?.1),
         6 => File::open("/").ok(),
-        _ => File::options()
-            .read(true)
-            .write(true)
-            .open("/dev/zero")
-            .ok(),
+        _ => File::options().read(true).write(true).open("/dev/zero").ok(),
     }
 }
 
@@ -84,12 +72,7 @@ impl Vmm {
         let chosen = usize::from(of).checked_rem(self.files.len());
         let file = chosen.map(|chosen| &self.files[chosen]);
         match what % 10 {
-            0 | 1 => self.share(
-                file.and_then(|file| file.try_clone().ok()),
-                flags,
-                address,
-                size,
-            ),
+            0 | 1 => self.share(file.and_then(|file| file.try_clone().ok()), flags, address, size),
             2 => self.add(self::file(of), u64::from(length)),
             3 => {
                 let flags = FLAGS[usize::from(flags) % FLAGS.len()];
@@ -139,9 +122,7 @@ impl Vmm {
         if self.files.len() < MOST.into() {
             if let Some(file) = &file {
                 // A file of huge pages accepts only multiples of their size.
-                let _ = file
-                    .set_len(pages * PAGE)
-                    .or_else(|_| file.set_len(HUGE_PAGE));
+                let _ = file.set_len(pages * PAGE).or_else(|_| file.set_len(HUGE_PAGE));
             }
             self.files.extend(file);
         }

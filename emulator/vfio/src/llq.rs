@@ -32,8 +32,8 @@ impl Llq {
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         fcntl_add_seals(&file, seals)?;
         let size = usize::try_from(size).map_err(io::Error::other)?;
-        let memory = MmapRegion::from_file(FileOffset::from_arc(Arc::clone(&file), 0), size)
-            .map_err(io::Error::other)?;
+        let memory =
+            MmapRegion::from_file(FileOffset::from_arc(Arc::clone(&file), 0), size).map_err(io::Error::other)?;
         Ok(Self { file, memory })
     }
 
@@ -62,9 +62,7 @@ impl Llq {
 
     /// Returns a part of the memory, if it is not beyond the end.
     pub(crate) fn slice(&self, offset: u64, len: usize) -> Option<VolatileSlice<'_>> {
-        self.memory
-            .get_slice(usize::try_from(offset).ok()?, len)
-            .ok()
+        self.memory.get_slice(usize::try_from(offset).ok()?, len).ok()
     }
 
     /// Returns the file through which the memory is shared.

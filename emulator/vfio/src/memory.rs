@@ -151,18 +151,9 @@ impl Shareable {
                 "a shared memory file must be open for reading",
             ));
         }
-        let id = Id {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            writable: flags.contains(OFlags::RDWR),
-        };
-        let is_sealed =
-            file_system != HUGETLBFS && seals.is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
-        Ok(Self {
-            file,
-            id,
-            is_sealed,
-        })
+        let id = Id { device: metadata.dev(), inode: metadata.ino(), writable: flags.contains(OFlags::RDWR) };
+        let is_sealed = file_system != HUGETLBFS && seals.is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
+        Ok(Self { file, id, is_sealed })
     }
 
     /// Maps the first `length` bytes.
@@ -194,12 +185,7 @@ impl Default for Files {
 impl Files {
     /// Creates a list without files, with limits on their number and on their total bytes.
     pub(crate) fn new(most: usize, most_bytes: u64) -> Self {
-        Self {
-            files: Vec::new(),
-            most,
-            most_bytes,
-            slow: false,
-        }
+        Self { files: Vec::new(), most, most_bytes, slow: false }
     }
 
     /// Returns the memory of a file of which the VMM maps `size` bytes from `offset`. It includes the whole file. The caller must
@@ -208,19 +194,9 @@ impl Files {
     /// # Errors
     ///
     /// The range is beyond the end of the file, the file can't be mapped, or a limit on files or bytes is exceeded.
-    pub(crate) fn share(
-        &mut self,
-        file: Shareable,
-        offset: u64,
-        size: u64,
-    ) -> io::Result<Arc<Memory>> {
-        let end = offset
-            .checked_add(size)
-            .ok_or_else(|| invalid("a DMA range's file offset wraps"))?;
-        let known = self
-            .files
-            .iter()
-            .find(|shared| shared.id == file.id && shared.length >= end);
+    pub(crate) fn share(&mut self, file: Shareable, offset: u64, size: u64) -> io::Result<Arc<Memory>> {
+        let end = offset.checked_add(size).ok_or_else(|| invalid("a DMA range's file offset wraps"))?;
+        let known = self.files.iter().find(|shared| shared.id == file.id && shared.length >= end);
         if let Some(shared) = known {
             return Ok(Arc::clone(&shared.memory));
         }
@@ -231,11 +207,7 @@ impl Files {
             return Err(invalid("a DMA range is beyond the end of its file"));
         }
         let bytes = self.files.iter().map(|shared| shared.length).sum::<u64>();
-        if self.files.len() >= self.most
-            || bytes
-                .checked_add(length)
-                .is_none_or(|bytes| bytes > self.most_bytes)
-        {
+        if self.files.len() >= self.most || bytes.checked_add(length).is_none_or(|bytes| bytes > self.most_bytes) {
             return Err(io::Error::new(
                 io::ErrorKind::StorageFull,
                 "the VMM exceeds its limit on shared files or bytes: see memory=SIZE",
@@ -249,18 +221,13 @@ impl Files {
         }
         let id = file.id;
         let memory = Arc::new(file.map(length)?);
-        self.files.push(Shared {
-            id,
-            length,
-            memory: Arc::clone(&memory),
-        });
+        self.files.push(Shared { id, length, memory: Arc::clone(&memory) });
         Ok(memory)
     }
 
     /// Unmaps files of which no part is mapped for DMA or pinned. The caller must not hold the lock of the device.
     pub(crate) fn release_unused(&mut self) {
-        self.files
-            .retain(|shared| Arc::strong_count(&shared.memory) > 1);
+        self.files.retain(|shared| Arc::strong_count(&shared.memory) > 1);
     }
 }
 
@@ -336,13 +303,7 @@ impl Memory {
     /// # Errors
     ///
     /// Those of [`Self::read`] and [`Self::write`].
-    pub(crate) fn copy(
-        &self,
-        at: usize,
-        to: &Self,
-        target: usize,
-        length: usize,
-    ) -> Result<(), Side> {
+    pub(crate) fn copy(&self, at: usize, to: &Self, target: usize, length: usize) -> Result<(), Side> {
         if let (Self::Mapped(from), Self::Mapped(to)) = (self, to) {
             let from = slice(from, at, length).map_err(|_| Side::Source)?;
             let to = slice(to, target, length).map_err(|_| Side::Target)?;
@@ -369,16 +330,11 @@ pub(crate) enum Side {
 /// Returns a part of a mapping whose pages the VMM may have revoked, for the kernel.
 fn place(region: &MmapRegion, at: usize, length: usize) -> io::Result<RemoteIoVec> {
     slice(region, at, length)?;
-    Ok(RemoteIoVec {
-        base: region.as_ptr() as usize + at,
-        len: length,
-    })
+    Ok(RemoteIoVec { base: region.as_ptr() as usize + at, len: length })
 }
 
 fn complete(is_complete: bool) -> io::Result<()> {
-    is_complete
-        .then_some(())
-        .ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    is_complete.then_some(()).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
 }
 
 fn slice(region: &MmapRegion, at: usize, length: usize) -> io::Result<VolatileSlice<'_>> {

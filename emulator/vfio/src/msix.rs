@@ -76,11 +76,7 @@ impl AsFd for Waker {
 impl Vectors {
     /// Creates `count` vectors without an eventfd.
     pub(crate) fn new(count: u16) -> Self {
-        Self {
-            eventfds: vec![None; count.into()],
-            due: BTreeSet::new(),
-            waker: None,
-        }
+        Self { eventfds: vec![None; count.into()], due: BTreeSet::new(), waker: None }
     }
 
     /// Carries out a SET_IRQS message for MSI-X. The caller must have passed its data to [`Signaller::check`]. Returns the former
@@ -133,8 +129,7 @@ impl Vectors {
     /// Returns the eventfds to signal, without the lock of the device.
     pub(crate) fn take_due(&mut self) -> Vec<Eventfd> {
         let due = mem::take(&mut self.due).into_iter();
-        due.filter_map(|vector| self.eventfds.get(usize::from(vector))?.clone())
-            .collect()
+        due.filter_map(|vector| self.eventfds.get(usize::from(vector))?.clone()).collect()
     }
 
     /// Disables all vectors. Returns their eventfds, to be dropped without the lock of the device.
@@ -169,11 +164,7 @@ impl Signaller {
         // CAST: it is a small constant.
         let context = IoContext::new(MAX_ENDED as u32)?;
         let empty = memfd_create("efa-empty", MemfdFlags::CLOEXEC)?.into();
-        Ok(Self {
-            context,
-            empty,
-            ended: 0,
-        })
+        Ok(Self { context, empty, ended: 0 })
     }
 
     /// Checks whether file descriptors are eventfds, without a call of their files.
@@ -233,10 +224,7 @@ impl Signaller {
     /// Fetches and discards completed reads, to make space for more.
     fn forget_ended(&mut self) {
         let mut events = [IoEvent::default(); MAX_ENDED];
-        let mut no_time = timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
+        let mut no_time = timespec { tv_sec: 0, tv_nsec: 0 };
         let asked = self.context.get_events(0, &mut events, Some(&mut no_time));
         if let Err(error) = asked {
             tracing::debug!(%error, "cannot fetch completed reads");
@@ -269,19 +257,11 @@ mod tests {
 
     fn signals(mut event: &File) -> u64 {
         let mut count = [0; 8];
-        event
-            .read_exact(&mut count)
-            .map_or(0, |()| u64::from_ne_bytes(count))
+        event.read_exact(&mut count).map_or(0, |()| u64::from_ne_bytes(count))
     }
 
     fn message(start: u32, count: u32, action: Action, data: IrqData<'_>) -> IrqSet<'_> {
-        IrqSet {
-            index: 2,
-            start,
-            count,
-            action,
-            data,
-        }
+        IrqSet { index: 2, start, count, action, data }
     }
 
     /// Vectors with the thread of a VMM.
@@ -296,11 +276,7 @@ mod tests {
             let mut vectors = Vectors::new(count);
             let waker = Arc::new(Waker::new().unwrap());
             vectors.serve(Some(Arc::clone(&waker)));
-            Self {
-                vectors,
-                signaller: Signaller::new().unwrap(),
-                waker,
-            }
+            Self { vectors, signaller: Signaller::new().unwrap(), waker }
         }
 
         fn set(&mut self, start: u32, count: u32, data: IrqData<'_>) -> io::Result<()> {
@@ -313,15 +289,12 @@ mod tests {
         fn woken(&mut self) {
             self.waker.clear();
             let due = self.vectors.take_due();
-            due.iter()
-                .for_each(|eventfd| self.signaller.signal(eventfd));
+            due.iter().for_each(|eventfd| self.signaller.signal(eventfd));
         }
 
         /// Signals vectors.
         fn signal(&mut self, vectors: &[u16]) {
-            vectors
-                .iter()
-                .for_each(|vector| self.vectors.signal(*vector));
+            vectors.iter().for_each(|vector| self.vectors.signal(*vector));
             self.woken();
         }
     }
@@ -386,10 +359,7 @@ mod tests {
         let mut set = |data| vectors.set(&mut message(0, 1, Action::Trigger, data));
         let (_, first) = event();
         let number = first.as_raw_fd();
-        assert!(matches!(
-            set(IrqData::Eventfds(vec![first])).unwrap()[..],
-            [None]
-        ));
+        assert!(matches!(set(IrqData::Eventfds(vec![first])).unwrap()[..], [None]));
         let former = set(IrqData::Eventfds(vec![event().1])).unwrap();
         assert_eq!(former[0].as_ref().unwrap().as_raw_fd(), number);
         assert!(set(IrqData::Eventfds(Vec::new())).unwrap()[0].is_some());

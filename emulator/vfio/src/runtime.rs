@@ -75,15 +75,9 @@ impl Runtime {
     }
 
     /// Calls `work` with exclusive access to a device, then does some of the work that results.
-    pub(crate) fn with<R>(
-        &self,
-        port: PortId,
-        work: impl FnOnce(&mut Device, &mut Slot, Duration) -> R,
-    ) -> R {
+    pub(crate) fn with<R>(&self, port: PortId, work: impl FnOnce(&mut Device, &mut Slot, Duration) -> R) -> R {
         let now = self.now();
-        let result = self
-            .fabric
-            .with(port, now, PROMPT, |device, slot| work(device, slot, now));
+        let result = self.fabric.with(port, now, PROMPT, |device, slot| work(device, slot, now));
         self.call(now);
         result
     }
@@ -174,8 +168,7 @@ impl Runtime {
 
     fn publish(&self, sleepers: &Sleepers) {
         let first = sleepers.until.iter().copied().min();
-        self.sleep_until
-            .store(first.unwrap_or(AWAKE), Ordering::SeqCst);
+        self.sleep_until.store(first.unwrap_or(AWAKE), Ordering::SeqCst);
     }
 }
 

@@ -23,8 +23,8 @@ use rustix::{
     net::sockopt::socket_peercred,
 };
 use vfio_bindings::bindings::vfio::{
-    VFIO_IRQ_INFO_EVENTFD, VFIO_PCI_CONFIG_REGION_INDEX, VFIO_PCI_MSIX_IRQ_INDEX,
-    VFIO_PCI_NUM_IRQS, VFIO_PCI_NUM_REGIONS,
+    VFIO_IRQ_INFO_EVENTFD, VFIO_PCI_CONFIG_REGION_INDEX, VFIO_PCI_MSIX_IRQ_INDEX, VFIO_PCI_NUM_IRQS,
+    VFIO_PCI_NUM_REGIONS,
 };
 use vfio_user::{DmaMap, Irq, IrqSet, Limits, MAX_FDS, Region, RegionWrite};
 
@@ -63,10 +63,7 @@ pub struct Server {
 impl Server {
     /// Creates a server of `function`, for VMMs that connect to `listener` and keep to `limits`.
     pub fn new(listener: UnixListener, function: Arc<Function>, limits: Limits) -> Self {
-        let device = vfio_user::Device {
-            regions: regions(function.bars),
-            irqs: irqs(function.msix_vectors),
-        };
+        let device = vfio_user::Device { regions: regions(function.bars), irqs: irqs(function.msix_vectors) };
         Self {
             listener,
             function,
@@ -98,9 +95,8 @@ impl Server {
             let (limits, allowed) = (self.limits, self.allowed);
             let thread = thread::Builder::new().name(name.clone());
             // If no thread can be started, the VMM is disconnected.
-            let _ = persistence.attempt(|| {
-                thread.spawn(move || serve(&stream, &device, function, place, limits, allowed))
-            });
+            let _ =
+                persistence.attempt(|| thread.spawn(move || serve(&stream, &device, function, place, limits, allowed)));
         }
     }
 }
@@ -156,18 +152,10 @@ impl Place {
         state.next += 1;
         let number = state.next;
         let stream = Arc::clone(stream);
-        state.vmms.push(Vmm {
-            number,
-            uid,
-            stream,
-        });
+        state.vmms.push(Vmm { number, uid, stream });
         drop(state);
         let waiting = Arc::clone(waiting);
-        Self {
-            waiting,
-            number,
-            uid,
-        }
+        Self { waiting, number, uid }
     }
 
     /// Whether a waiting VMM of another user takes precedence, as that user had the function last.
@@ -203,13 +191,7 @@ fn serve(
     allowed: Allowed,
 ) {
     let waiting = Arc::clone(&place.waiting);
-    let mut backend = Backend {
-        stream,
-        function,
-        vmm: None,
-        place: Some(place),
-        allowed,
-    };
+    let mut backend = Backend { stream, function, vmm: None, place: Some(place), allowed };
     match vfio_user::serve(stream, device, &mut backend, limits) {
         Ok(()) => tracing::info!("the VMM has disconnected"),
         Err(error) if waiting.bursts.lock().begins(Instant::now()) => {
@@ -306,11 +288,7 @@ fn is_connected(stream: &UnixStream) -> bool {
 
 /// Carries out a write of a guest to a region.
 fn write(device: &mut Device, link: &mut Slot, now: Duration, bars: Bars, write: RegionWrite<'_>) {
-    let RegionWrite {
-        region,
-        offset,
-        data,
-    } = write;
+    let RegionWrite { region, offset, data } = write;
     let Some(bar) = bars.at(region) else {
         if region == VFIO_PCI_CONFIG_REGION_INDEX && link.write_config(offset, data) {
             link.reset(device);
@@ -334,9 +312,7 @@ fn write(device: &mut Device, link: &mut Slot, now: Duration, bars: Bars, write:
         return;
     }
     for (offset, value) in (offset..).step_by(4).zip(values) {
-        let value = value
-            .iter()
-            .rfold(0, |high, byte| (high << 8) | u32::from(*byte));
+        let value = value.iter().rfold(0, |high, byte| (high << 8) | u32::from(*byte));
         match bar {
             Bar::Registers => device.write_register(link, now, offset, value),
             _ => device.write_doorbell(link, offset, value),
@@ -428,9 +404,7 @@ impl vfio_user::Backend for Backend<'_> {
     fn dma_unmap(&mut self, address: u64, size: u64) -> io::Result<()> {
         tracing::debug!(address, size, "unmap DMA");
         let vmm = self.vmm()?;
-        self.function
-            .of(vmm, |_, link, _| link.unmap(address, size))
-            .transpose()?;
+        self.function.of(vmm, |_, link, _| link.unmap(address, size)).transpose()?;
         self.release_unused(vmm);
         Ok(())
     }
@@ -446,8 +420,7 @@ impl vfio_user::Backend for Backend<'_> {
     fn reset(&mut self) -> io::Result<()> {
         tracing::debug!("function reset");
         let vmm = self.vmm()?;
-        self.function
-            .access(vmm, |device, link, _| link.reset(device));
+        self.function.access(vmm, |device, link, _| link.reset(device));
         Ok(())
     }
 
@@ -471,12 +444,9 @@ mod tests {
 
     #[test]
     fn the_user_with_the_most_waiting_vmms_loses_a_place() {
-        for (uids, expected) in [
-            (&[1, 1, 1, 1][..], Some(0)),
-            (&[7, 1, 1, 1], Some(1)),
-            (&[7, 1, 1, 7], Some(0)),
-            (&[], None),
-        ] {
+        for (uids, expected) in
+            [(&[1, 1, 1, 1][..], Some(0)), (&[7, 1, 1, 1], Some(1)), (&[7, 1, 1, 7], Some(0)), (&[], None)]
+        {
             assert_eq!(longest(uids), expected, "{uids:?}");
         }
     }
@@ -486,11 +456,7 @@ mod tests {
         let waiting = Arc::new(Waiting::default());
         let (stream, _peer) = UnixStream::pair().unwrap();
         let first = Place::take(&waiting, &Arc::new(stream));
-        let other = Place {
-            waiting: Arc::clone(&waiting),
-            number: 0,
-            uid: first.uid.wrapping_add(1),
-        };
+        let other = Place { waiting: Arc::clone(&waiting), number: 0, uid: first.uid.wrapping_add(1) };
         assert!(!first.is_later() && !other.is_later());
         waiting.state.lock().last = Some(first.uid);
         assert!(!first.is_later() && other.is_later());

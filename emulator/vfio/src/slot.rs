@@ -144,12 +144,7 @@ impl Host for Slot {
 
 impl Slot {
     /// Creates the slot of a function with a device in the state after power on.
-    pub(crate) fn new(
-        config: ConfigSpace,
-        msix_vectors: u16,
-        observer: Box<dyn Observer>,
-        start: Instant,
-    ) -> Self {
+    pub(crate) fn new(config: ConfigSpace, msix_vectors: u16, observer: Box<dyn Observer>, start: Instant) -> Self {
         Self {
             dma: DmaTable::default(),
             vectors: Vectors::new(msix_vectors),
@@ -184,12 +179,7 @@ impl Slot {
         self.serve(None, None, None)
     }
 
-    fn serve(
-        &mut self,
-        vmm: Option<VmmId>,
-        llq: Option<Arc<Llq>>,
-        waker: Option<Arc<Waker>>,
-    ) -> Previous {
+    fn serve(&mut self, vmm: Option<VmmId>, llq: Option<Arc<Llq>>, waker: Option<Arc<Waker>>) -> Previous {
         self.vmm = vmm;
         self.unmap_all();
         self.config.reset();
@@ -245,11 +235,7 @@ impl Slot {
 
     /// Fails unless the driver has enabled bus mastering, which the function needs to access memory.
     fn check_bus_master(&self, address: u64, length: usize) -> Result<(), DmaError> {
-        if self.config.bus_master() {
-            Ok(())
-        } else {
-            Err(DmaError { address, length })
-        }
+        if self.config.bus_master() { Ok(()) } else { Err(DmaError { address, length }) }
     }
 }
 
@@ -262,11 +248,7 @@ mod tests {
     fn a_write_that_ends_accesses_to_memory_waits_for_them() {
         const COMMAND: u64 = 4;
         const POWER_CONTROL: u64 = 0x44;
-        let bars = Bars {
-            llq: 64 << 20,
-            doorbells: 2 << 20,
-            missing: None,
-        };
+        let bars = Bars { llq: 64 << 20, doorbells: 2 << 20, missing: None };
         let config = ConfigSpace::new(0xefa2, 200, bars, 1);
         let ignore = |_, _: &TraceEvent| {};
         let mut slot = Slot::new(config, 1, Box::new(ignore), Instant::now());

@@ -69,11 +69,7 @@ pub fn listen(path: &Path) -> io::Result<(UnixListener, Socket)> {
     name.push(path.file_name().ok_or_else(no_name)?);
     name.push(".lock");
     let beside = path.with_file_name(name);
-    let socket = Socket {
-        path: path.to_owned(),
-        _locked: lock(&beside)?,
-        lock: beside,
-    };
+    let socket = Socket { path: path.to_owned(), _locked: lock(&beside)?, lock: beside };
     let listener = replace(path).inspect_err(|_| {
         // If the lock file can't be removed, it remains, unlocked.
         let _ = remove(&socket.lock);
@@ -104,10 +100,7 @@ fn lock(path: &Path) -> io::Result<File> {
 fn replace(path: &Path) -> io::Result<UnixListener> {
     match fs::symlink_metadata(path) {
         Ok(metadata) if !metadata.file_type().is_socket() => {
-            return Err(io::Error::new(
-                io::ErrorKind::AlreadyExists,
-                "the path is not a socket",
-            ));
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the path is not a socket"));
         }
         Ok(_) => match attempt(path) {
             // A listener exists. Its backlog is full in the latter case.
@@ -131,10 +124,7 @@ fn attempt(path: &Path) -> Result<(), Errno> {
 }
 
 fn in_use() -> io::Error {
-    io::Error::new(
-        io::ErrorKind::AddrInUse,
-        "another program listens there already",
-    )
+    io::Error::new(io::ErrorKind::AddrInUse, "another program listens there already")
 }
 
 /// Delay before the retry of an operation that has failed, usually for lack of descriptors, memory or threads.
@@ -165,10 +155,7 @@ pub(crate) struct Persistence {
 impl Persistence {
     /// `what` is the message that is logged for failures.
     pub(crate) fn new(what: &'static str) -> Self {
-        Self {
-            what,
-            failures: Bursts::default(),
-        }
+        Self { what, failures: Bursts::default() }
     }
 
     /// Tries until it succeeds, with a pause after each failure.
@@ -242,10 +229,7 @@ mod tests {
         // A datagram socket, to which a stream socket can't connect.
         let other = UnixDatagram::bind(&path).unwrap();
         listen(&path).unwrap_err();
-        UnixDatagram::unbound()
-            .unwrap()
-            .send_to(b"x", &path)
-            .unwrap();
+        UnixDatagram::unbound().unwrap().send_to(b"x", &path).unwrap();
         assert_eq!(other.recv(&mut [0; 2]).unwrap(), 1);
     }
 
@@ -289,10 +273,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         fs::write(&path, "precious").unwrap();
-        assert_eq!(
-            listen(&path).unwrap_err().kind(),
-            io::ErrorKind::AlreadyExists
-        );
+        assert_eq!(listen(&path).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(fs::read(&path).unwrap(), b"precious");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }

@@ -6,12 +6,7 @@ use super::*;
 
 #[test]
 fn sizes() {
-    for (text, bytes) in [
-        ("65536", 1 << 16),
-        ("64K", 1 << 16),
-        ("3M", 3 << 20),
-        ("1G", 1 << 30),
-    ] {
+    for (text, bytes) in [("65536", 1 << 16), ("64K", 1 << 16), ("3M", 3 << 20), ("1G", 1 << 30)] {
         assert_eq!(size(text), Ok(bytes));
     }
     for text in ["", "K", "1K", "-1M", "1T", "99999999999999G"] {
@@ -29,42 +24,23 @@ fn every_option_counts() {
     let spec = "profile=efa0,socket=a=b,msix=1,number=7,memory=2G,missing-bar=db,max_eq=0,ready=false,strict=guesses";
     let spec: DeviceSpec = spec.parse().unwrap();
     assert_eq!(spec.socket, PathBuf::from("a=b"));
-    assert_eq!(
-        (spec.missing_bar, spec.memory()),
-        (Some(Bar::Doorbells), 2 << 30)
-    );
-    let overrides = Overrides {
-        max_eq: Some(0),
-        ready: Some(false),
-        ..Overrides::guesses()
-    };
-    let expected = Config {
-        vectors: 1,
-        overrides,
-        ..Config::new(Profile::Efa0, 7)
-    };
+    assert_eq!((spec.missing_bar, spec.memory()), (Some(Bar::Doorbells), 2 << 30));
+    let overrides = Overrides { max_eq: Some(0), ready: Some(false), ..Overrides::guesses() };
+    let expected = Config { vectors: 1, overrides, ..Config::new(Profile::Efa0, 7) };
     assert_eq!(spec.config(3), expected);
 }
 
 #[test]
 fn options_of_an_instance_apply_to_all_its_devices() {
-    let options =
-        "socket=a,profile=efa3,msix=2,number=7,keep_alive_ms=0,rdma_read=false,missing-bar=2";
+    let options = "socket=a,profile=efa3,msix=2,number=7,keep_alive_ms=0,rdma_read=false,missing-bar=2";
     let spec: InstanceSpec = format!("p4d.24xlarge,{options}").parse().unwrap();
     let mut overrides = Instance::known()["p4d.24xlarge"].overrides();
     overrides.keep_alive_ms = Some(0);
     overrides.rdma_read = Some(false);
-    let expected = Config {
-        vectors: 2,
-        overrides,
-        ..Config::new(Profile::Efa3, 0)
-    };
+    let expected = Config { vectors: 2, overrides, ..Config::new(Profile::Efa3, 0) };
     assert_eq!(spec.devices().count(), 4);
     for (number, device) in (7..).zip(spec.devices()) {
-        let expected = Config {
-            number,
-            ..expected.clone()
-        };
+        let expected = Config { number, ..expected.clone() };
         assert_eq!(device.config(0), expected);
         assert_eq!(device.missing_bar, Some(Bar::Llq));
     }
@@ -131,10 +107,7 @@ fn errors_name_the_cause() {
 #[test]
 fn devices_are_in_order() {
     for (line, expected) in [
-        (
-            "--instance c5n.18xlarge,socket=a --instance hpc7a.96xlarge,socket=b",
-            "a0 b0 b1",
-        ),
+        ("--instance c5n.18xlarge,socket=a --instance hpc7a.96xlarge,socket=b", "a0 b0 b1"),
         ("--device socket=a --device socket=b", "a b"),
     ] {
         let args = Args::parse_from(["efa-emu"].into_iter().chain(line.split(' ')));

@@ -35,11 +35,7 @@ impl Emulator {
         if recorder.captures() {
             runtime.fabric().set_tap(Arc::new(recorder.clone()));
         }
-        Self {
-            runtime,
-            recorder,
-            devices: Vec::new(),
-        }
+        Self { runtime, recorder, devices: Vec::new() }
     }
 
     /// Adds a device, without one BAR if `missing` is given. The caller serves it at `socket`.
@@ -68,19 +64,14 @@ impl Emulator {
     /// Returns the device with this index, or the first one.
     pub(crate) fn device(&self, index: Option<usize>) -> Result<&Device, String> {
         let index = index.unwrap_or(0);
-        self.devices
-            .get(index)
-            .ok_or_else(|| match self.devices.len() {
-                0 => "there are no devices".into(),
-                count => format!("there is no device {index}; the last one is {}", count - 1),
-            })
+        self.devices.get(index).ok_or_else(|| match self.devices.len() {
+            0 => "there are no devices".into(),
+            count => format!("there is no device {index}; the last one is {}", count - 1),
+        })
     }
 
     /// Returns all devices with their indices, or only the one with this index.
-    pub(crate) fn selected(
-        &self,
-        only: Option<usize>,
-    ) -> Result<impl Iterator<Item = (usize, &Device)>, String> {
+    pub(crate) fn selected(&self, only: Option<usize>) -> Result<impl Iterator<Item = (usize, &Device)>, String> {
         only.map_or(Ok(()), |_| self.device(only).map(drop))?;
         let all = self.devices.iter().enumerate();
         Ok(all.filter(move |(index, _)| only.is_none_or(|only| only == *index)))

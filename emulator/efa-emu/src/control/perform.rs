@@ -10,10 +10,7 @@ use serde_json::{Map, Value, json, to_value};
 
 use crate::control::{
     emulator::Emulator,
-    protocol::{
-        Bytes, Command, DeviceInfo, EventGroup, Injected, PROTOCOL, Released, Reply, Request,
-        Sample, Welcome,
-    },
+    protocol::{Bytes, Command, DeviceInfo, EventGroup, Injected, PROTOCOL, Released, Reply, Request, Sample, Welcome},
     scope::Scope,
 };
 
@@ -82,17 +79,13 @@ impl Emulator {
             Command::Hello { .. } | Command::Fabric { .. } if device.is_some() => {
                 Err("unknown field `device`: this command is about no single device".into())
             }
-            Command::Hello {
-                protocol: Some(other),
-            } if other != PROTOCOL => Err(format!(
-                "protocol version {other} is not supported: this program supports version {PROTOCOL}"
-            )),
+            Command::Hello { protocol: Some(other) } if other != PROTOCOL => {
+                Err(format!("protocol version {other} is not supported: this program supports version {PROTOCOL}"))
+            }
             Command::Hello { .. } => to_value(Welcome::new()).answer(),
             Command::Fabric { set } => {
                 if let Some(set) = set {
-                    self.runtime
-                        .fabric()
-                        .set(changed(&self.runtime.fabric().settings(), set)?);
+                    self.runtime.fabric().set(changed(&self.runtime.fabric().settings(), set)?);
                 }
                 to_value(self.network()).answer()
             }
@@ -120,43 +113,31 @@ impl Emulator {
                 self.device(device)?.function.plug();
                 ().answer()
             }
-            Command::Inject { rule } => self.on(device, |device, _, _| {
-                to_value(Injected {
-                    rule: device.inject(rule),
-                })
-            }),
-            Command::Release { name, count } => self.on(device, |device, _, _| {
-                to_value(Released {
-                    released: device.release(&name, count),
-                })
-            }),
+            Command::Inject { rule } => {
+                self.on(device, |device, _, _| to_value(Injected { rule: device.inject(rule) }))
+            }
+            Command::Release { name, count } => {
+                self.on(device, |device, _, _| to_value(Released { released: device.release(&name, count) }))
+            }
             Command::Set { set } => self.on(device, |device, _, _| device.set(*set)),
-            Command::Event {
-                after_commands: Some(_),
-                after_reset: false,
-                ..
-            } => Err("`after_commands` needs `after_reset`".into()),
-            Command::Event {
-                count: Some(_),
-                after_reset: true,
-                ..
-            } => Err("either `count` or `after_reset`, but not both".into()),
-            Command::Event {
-                group: EventGroup(group),
-                syndrome,
-                count,
-                after_reset,
-                after_commands,
-            } => self.on(device, |device, host, now| {
-                match count {
-                    Some(count) => return device.storm(group, syndrome, count.get()),
-                    None if after_reset => {
-                        device.post_event_late(group, syndrome, after_commands.unwrap_or(1));
+            Command::Event { after_commands: Some(_), after_reset: false, .. } => {
+                Err("`after_commands` needs `after_reset`".into())
+            }
+            Command::Event { count: Some(_), after_reset: true, .. } => {
+                Err("either `count` or `after_reset`, but not both".into())
+            }
+            Command::Event { group: EventGroup(group), syndrome, count, after_reset, after_commands } => {
+                self.on(device, |device, host, now| {
+                    match count {
+                        Some(count) => return device.storm(group, syndrome, count.get()),
+                        None if after_reset => {
+                            device.post_event_late(group, syndrome, after_commands.unwrap_or(1));
+                        }
+                        None => device.post_event(host, now, group, syndrome),
                     }
-                    None => device.post_event(host, now, group, syndrome),
-                }
-                Ok(())
-            }),
+                    Ok(())
+                })
+            }
             Command::FailQp { qp } => self
                 .on(device, |device, host, _| device.fail_qp(host, qp))
                 .map_err(|_| format!("there is no queue pair {qp}")),
@@ -171,32 +152,20 @@ impl Emulator {
             Command::Peek { length, .. } if length > MAX_PEEK => {
                 Err(format!("at most {MAX_PEEK} bytes can be read at once"))
             }
-            Command::Peek {
-                queue,
-                offset,
-                length,
-            } => self.on(device, |device, host, _| {
+            Command::Peek { queue, offset, length } => self.on(device, |device, host, _| {
                 let mut data = vec![0; length];
                 let read = device.peek(host, queue, offset, &mut data);
                 read.map(|()| to_value(Bytes { data }))
             }),
-            Command::Poke {
-                queue,
-                offset,
-                data,
-            } => self.on(device, |device, host, _| {
-                device.poke(host, queue, offset, &data)
-            }),
-            Command::Notify {
-                eq,
-                cq,
-                count: Some(count),
-            } => self.on(device, |device, _, _| {
-                device.storm_of_completion_events(eq, cq, count.get())
-            }),
-            Command::Notify { eq, cq, .. } => self.on(device, |device, host, _| {
-                device.post_completion_event(host, eq, cq)
-            }),
+            Command::Poke { queue, offset, data } => {
+                self.on(device, |device, host, _| device.poke(host, queue, offset, &data))
+            }
+            Command::Notify { eq, cq, count: Some(count) } => {
+                self.on(device, |device, _, _| device.storm_of_completion_events(eq, cq, count.get()))
+            }
+            Command::Notify { eq, cq, .. } => {
+                self.on(device, |device, host, _| device.post_completion_event(host, eq, cq))
+            }
         }
     }
 }

@@ -21,23 +21,17 @@ impl FromStr for Scope {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (path, options) = text.split_once(',').unwrap_or((text, ""));
-        let mut scope = Self {
-            path: path.into(),
-            ..Self::default()
-        };
+        let mut scope = Self { path: path.into(), ..Self::default() };
         for option in options.split(',').filter(|option| !option.is_empty()) {
             match option.split_once('=') {
                 Some(("device", index)) => {
                     let index = index.parse();
-                    scope.device =
-                        Some(index.map_err(|_| format!("`{option}` has no valid device index"))?);
+                    scope.device = Some(index.map_err(|_| format!("`{option}` has no valid device index"))?);
                 }
                 None if option == "read-only" => scope.read_only = true,
                 None if option == "no-debugging" => scope.no_debugging = true,
                 _ => {
-                    return Err(format!(
-                        "`{option}` is not a scope, expected device=N, read-only or no-debugging"
-                    ));
+                    return Err(format!("`{option}` is not a scope, expected device=N, read-only or no-debugging"));
                 }
             }
         }
@@ -56,10 +50,8 @@ impl Scope {
         let command = &request.command;
         let refused = |why: &str| Err(format!("this control socket is {why}: use another one"));
         // `trace` takes the lines that it returns from others.
-        let changes_nothing = matches!(
-            command,
-            Hello { .. } | Devices {} | State {} | Snapshot {} | Counters {} | Fabric { set: None }
-        );
+        let changes_nothing =
+            matches!(command, Hello { .. } | Devices {} | State {} | Snapshot {} | Counters {} | Fabric { set: None });
         if self.read_only && !changes_nothing {
             return refused("read-only");
         }

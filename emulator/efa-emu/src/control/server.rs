@@ -50,11 +50,7 @@ fn admit(unread: &Quota, reply: Vec<u8>) -> (Vec<u8>, Option<Permit>) {
 
 impl Replies {
     /// Returns the reply to a request with its part of the quota, or `None` if the client was disconnected.
-    fn reply(
-        &self,
-        place: &Place<UnixStream>,
-        request: &[u8],
-    ) -> Option<(Vec<u8>, Option<Permit>)> {
+    fn reply(&self, place: &Place<UnixStream>, request: &[u8]) -> Option<(Vec<u8>, Option<Permit>)> {
         // A client that waits for its turn still counts as idle, and may lose its place.
         let _turn = self.turn.lock();
         let reply = place.work(|| self.emulator.reply_to(&self.scope, request))?;

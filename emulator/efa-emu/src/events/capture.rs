@@ -51,12 +51,7 @@ pub(super) struct Capture {
 
 impl Capture {
     /// Starts a capture of devices with these descriptions.
-    pub(super) fn open(
-        path: &Path,
-        devices: &[String],
-        snap: u32,
-        start: Instant,
-    ) -> io::Result<Self> {
+    pub(super) fn open(path: &Path, devices: &[String], snap: u32, start: Instant) -> io::Result<Self> {
         let program = concat!("efa-emu ", env!("CARGO_PKG_VERSION"));
         let section = SectionHeaderBlock {
             endianness: Endianness::Little,
@@ -64,15 +59,9 @@ impl Capture {
             ..SectionHeaderBlock::default()
         };
         let output = output::open(path, CHUNK)?;
-        let blocks =
-            PcapNgWriter::with_section_header(output, section).map_err(io::Error::other)?;
+        let blocks = PcapNgWriter::with_section_header(output, section).map_err(io::Error::other)?;
         let since = (SystemTime::now() - start.elapsed()).duration_since(SystemTime::UNIX_EPOCH);
-        let mut capture = Self {
-            blocks,
-            start: since.unwrap_or_default(),
-            snap,
-            lost: vec![0; devices.len()],
-        };
+        let mut capture = Self { blocks, start: since.unwrap_or_default(), snap, lost: vec![0; devices.len()] };
         for (index, description) in devices.iter().enumerate() {
             capture.put(InterfaceDescriptionBlock {
                 linktype: DataLink::USER0,
@@ -140,8 +129,7 @@ fn record(event: &TraceEvent, snap: u32) -> Record {
         fields
     };
     // CAST: descriptors and texts are short.
-    let whole =
-        |kind, number, bytes: &[u8]| Record::new(kind, &fields(number), bytes, bytes.len() as u32);
+    let whole = |kind, number, bytes: &[u8]| Record::new(kind, &fields(number), bytes, bytes.len() as u32);
     match event {
         TraceEvent::WorkRequest { qp, descriptor } => {
             // CAST: descriptors are short.
@@ -183,8 +171,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("capture");
         let at = Duration::from_secs(1);
-        let mut capture =
-            Capture::open(&path, &["".into(), "".into()], 64, Instant::now()).unwrap();
+        let mut capture = Capture::open(&path, &["".into(), "".into()], 64, Instant::now()).unwrap();
         capture.lost(1, at, 3).unwrap();
         capture.lost(1, at, 4).unwrap();
         capture.flush().unwrap();

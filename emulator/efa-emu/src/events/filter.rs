@@ -33,20 +33,13 @@ impl FromStr for Rule {
         let (device, kinds) = match text.split_once(':') {
             None => (None, text),
             Some((device, kinds)) => {
-                let index = device
-                    .parse()
-                    .map_err(|_| format!("`{device}` is not a device index"))?;
+                let index = device.parse().map_err(|_| format!("`{device}` is not a device index"))?;
                 (Some(index), kinds)
             }
         };
-        let mut rule = Self {
-            device,
-            kinds: Vec::new(),
-        };
+        let mut rule = Self { device, kinds: Vec::new() };
         for name in kinds.split(',') {
-            let mut all = KINDS
-                .iter()
-                .filter(|(kind, _)| *kind == name || name == "all");
+            let mut all = KINDS.iter().filter(|(kind, _)| *kind == name || name == "all");
             let first = all.next().ok_or_else(|| {
                 let names: Vec<_> = KINDS.iter().map(|(name, _)| *name).collect();
                 format!("no such kind: `{name}`, expected all, {}", names.join(", "))

@@ -86,20 +86,10 @@ struct Part {
 
 impl Outbox {
     /// Returns an outbox for a file, whose name is for messages, and the work of its thread.
-    pub(super) fn new(
-        name: &'static str,
-        devices: usize,
-        start: Instant,
-        mut encoder: impl Encoder,
-    ) -> (Self, Work) {
+    pub(super) fn new(name: &'static str, devices: usize, start: Instant, mut encoder: impl Encoder) -> (Self, Work) {
         let (sender, messages) = mpsc::channel();
         let parts: Arc<[_]> = (0..devices).map(|_| Mutex::default()).collect();
-        let outbox = Self {
-            start,
-            sender,
-            devices: Arc::clone(&parts),
-            share: WAITING_BYTES / devices.max(1),
-        };
+        let outbox = Self { start, sender, devices: Arc::clone(&parts), share: WAITING_BYTES / devices.max(1) };
         let work = move || {
             if let Err(error) = write(&messages, &parts, &mut encoder) {
                 tracing::error!(%error, "cannot write the {name}, which ends here: restart the program with another file");
@@ -113,11 +103,7 @@ impl Outbox {
         let Some(part) = self.devices.get(device) else {
             return;
         };
-        let event = Event {
-            device,
-            at: self.start.elapsed(),
-            what,
-        };
+        let event = Event { device, at: self.start.elapsed(), what };
         let size = event.size();
         let mut part = part.lock();
         // Events after a lost one are lost, too, so that the thread can report where they are missing.
@@ -137,11 +123,7 @@ impl Outbox {
 }
 
 /// Writes all events until the end.
-fn write(
-    messages: &Receiver<Message>,
-    devices: &[Mutex<Part>],
-    encoder: &mut impl Encoder,
-) -> io::Result<()> {
+fn write(messages: &Receiver<Message>, devices: &[Mutex<Part>], encoder: &mut impl Encoder) -> io::Result<()> {
     loop {
         let message = match messages.try_recv() {
             Ok(message) => message,

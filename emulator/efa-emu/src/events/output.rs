@@ -34,11 +34,7 @@ fn open_file(path: &Path) -> io::Result<fs::File> {
         Ok(kind) if !kind.is_file() => &mut options,
         // The file contains data of guests, and another user may have put a link in its place. In append mode, writes after a
         // truncation, as by logrotate, leave no hole.
-        _ => options
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .custom_flags(libc::O_NOFOLLOW | libc::O_APPEND),
+        _ => options.create(true).truncate(true).mode(0o600).custom_flags(libc::O_NOFOLLOW | libc::O_APPEND),
     };
     options.open(path)
 }
@@ -69,8 +65,7 @@ mod tests {
     #[test]
     fn files_are_private_and_links_are_not_followed() {
         let folder = tempfile::tempdir().unwrap();
-        let [path, victim, nothing] =
-            ["file", "victim", "nothing"].map(|it| folder.path().join(it));
+        let [path, victim, nothing] = ["file", "victim", "nothing"].map(|it| folder.path().join(it));
         drop(open(&path, 100).unwrap());
         let permissions = fs::metadata(&path).unwrap().permissions();
         assert_eq!(permissions.mode() & 0o777, 0o600);

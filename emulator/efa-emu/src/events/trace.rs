@@ -25,10 +25,7 @@ pub(super) struct Trace {
 
 impl Trace {
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        Ok(Self {
-            output: output::open(path, CHUNK)?,
-            line: String::new(),
-        })
+        Ok(Self { output: output::open(path, CHUNK)?, line: String::new() })
     }
 
     fn put(&mut self, at: Duration, device: usize, what: &dyn Display) -> io::Result<()> {

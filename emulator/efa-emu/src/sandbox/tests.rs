@@ -49,10 +49,7 @@ fn attempt() {
     };
     let (mode, port, folder, what, with): Attempt<'_> = serde_json::from_str(&attempt).unwrap();
     let sockets = folder.map(|folder| folder.join("socket"));
-    let needs = Needs {
-        sockets: sockets.into_iter().collect(),
-        ports: port.into_iter().collect(),
-    };
+    let needs = Needs { sockets: sockets.into_iter().collect(), ports: port.into_iter().collect() };
     log::start(0);
     match mode {
         "on" => enter(Mode::On, &needs).unwrap(),

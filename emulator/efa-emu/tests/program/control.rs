@@ -45,10 +45,7 @@ fn the_state_has_queue_pairs_and_connections() {
     let emulator = Emulator::start(2, &["--fabric", "realistic"]);
     let [mut a, mut b] = End::pair([0, 1].map(|at| emulator.device(at)), QpType::Srd);
     b.receive(0, 8928);
-    assert_eq!(
-        a.run(&Send::message(&b.qp, &a.region, 1000)),
-        CompStatus::Ok
-    );
+    assert_eq!(a.run(&Send::message(&b.qp, &a.region, 1000)), CompStatus::Ok);
     assert_eq!(b.wait(), CompStatus::Ok);
     let mut write = Send::write(&b.qp, &a.region, &b.region, 200);
     assert_eq!(a.run(&write), CompStatus::Ok);
@@ -56,10 +53,7 @@ fn the_state_has_queue_pairs_and_connections() {
     write.remote = Some((0, 200, 0x12345));
     assert_eq!(a.run(&write), CompStatus::RemoteBadAddress);
     let mut control = emulator.connect();
-    for (device, counted) in [[2, 1200, 1, 0, 0], [0, 0, 0, 1, 1000]]
-        .into_iter()
-        .enumerate()
-    {
+    for (device, counted) in [[2, 1200, 1, 0, 0], [0, 0, 0, 1, 1000]].into_iter().enumerate() {
         let [sq_wrs, sq_bytes, sq_errors, recv_wrs, recv_bytes] = counted;
         let counted = json!([{
             "qp": 1, "sq_wrs": sq_wrs, "sq_bytes": sq_bytes, "sq_errors": sq_errors,
@@ -87,9 +81,7 @@ fn a_socket_of_one_device_shows_that_one() {
     let option = format!("{},device=1", path.display());
     let emulator = Emulator::start(2, &["--control", &option]);
     let [mut own, mut all] = [&path, &emulator.control()].map(|path| Control::connect(path));
-    all.ok(
-        &json!({"command": "inject", "rule": {"when": {"opcode": "ANY"}, "then": {"delay_ms": 1}}}),
-    );
+    all.ok(&json!({"command": "inject", "rule": {"when": {"opcode": "ANY"}, "then": {"delay_ms": 1}}}));
     let snapshot = own.ok(&json!({"command": "snapshot"}));
     assert_eq!(snapshot["devices"][0]["device"], 1);
     let counters = own.ok(&json!({"command": "counters"}));
@@ -108,18 +100,9 @@ fn a_socket_of_one_device_shows_that_one() {
     ] {
         own.refuses(request, "this control socket is for device 1 only");
     }
-    own.refuses(
-        r#"{"command":"state","device":1,"device":0}"#,
-        "duplicate field",
-    );
+    own.refuses(r#"{"command":"state","device":1,"device":0}"#, "duplicate field");
     // The other socket has no scope.
-    assert_eq!(
-        all.ok(&json!({"command": "devices"}))
-            .as_array()
-            .unwrap()
-            .len(),
-        2
-    );
+    assert_eq!(all.ok(&json!({"command": "devices"})).as_array().unwrap().len(), 2);
 }
 
 #[test]
@@ -163,16 +146,8 @@ fn silent_clients_do_not_block_others() {
 fn ctl_prints_replies() {
     let emulator = Emulator::start(1, &[]);
     for (requests, code, printed) in [
-        (
-            &["{\"command\":\"clear\"}", "{\"command\":\n\"plug\"}"][..],
-            0,
-            "{\"ok\":{}}\n{\"ok\":{}}\n",
-        ),
-        (
-            &["{}"],
-            1,
-            "{\"error\":\"missing field `command` at line 1 column 2\"}\n",
-        ),
+        (&["{\"command\":\"clear\"}", "{\"command\":\n\"plug\"}"][..], 0, "{\"ok\":{}}\n{\"ok\":{}}\n"),
+        (&["{}"], 1, "{\"error\":\"missing field `command` at line 1 column 2\"}\n"),
     ] {
         let output = run(program().arg("ctl").arg(emulator.control()).args(requests));
         assert_eq!(output.status.code(), Some(code));

@@ -34,11 +34,7 @@ fn run(command: &mut Command) -> Output {
         file.read_to_end(&mut text).unwrap();
         text
     });
-    Output {
-        status,
-        stdout,
-        stderr,
-    }
+    Output { status, stdout, stderr }
 }
 
 /// Runs a program that fails with an exit code. Returns its standard error.

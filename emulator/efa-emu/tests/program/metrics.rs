@@ -44,17 +44,12 @@ fn scrape(address: &str) -> String {
                 "UNIT" => unit = text,
                 _ => panic!("{line}"),
             }
-            assert!(
-                is_name(name) && name.starts_with("efa_emu_") && name == family,
-                "{line}"
-            );
+            assert!(is_name(name) && name.starts_with("efa_emu_") && name == family, "{line}");
             assert!(!text.is_empty() && seen.insert((what, name)), "{line}");
             continue;
         }
         // Base units only.
-        let ends = ["bytes", "seconds"]
-            .into_iter()
-            .find(|end| family.ends_with(end));
+        let ends = ["bytes", "seconds"].into_iter().find(|end| family.ends_with(end));
         assert_eq!(ends.unwrap_or_default(), unit, "{line}");
         let (sample, value) = line.rsplit_once(' ').expect(line);
         let value: f64 = value.parse().expect(line);
@@ -122,10 +117,9 @@ fn metrics_count_the_work_of_devices() {
     let (emulator, address) = start();
     let before = scrape(&address);
     assert_eq!(get(&before, "send_work_requests_total{device=\"0\"}"), 0.0);
-    for (device, opcode, then) in [
-        (0, "ALLOC_PD", json!({"delay_ms": 70})),
-        (1, "GET_STATS", json!({"status": "RESOURCE_BUSY"})),
-    ] {
+    for (device, opcode, then) in
+        [(0, "ALLOC_PD", json!({"delay_ms": 70})), (1, "GET_STATS", json!({"status": "RESOURCE_BUSY"}))]
+    {
         let rule = json!({"when": {"opcode": opcode}, "then": then});
         emulator.ok(&json!({"command": "inject", "device": device, "rule": rule}));
     }
@@ -145,14 +139,8 @@ fn metrics_count_the_work_of_devices() {
         assert!(after.contains(&line), "{line}{after}");
     }
     for (sum, least) in [
-        (
-            "work_request_duration_seconds_sum{device=\"0\",operation=\"SEND\"}",
-            1e-7,
-        ),
-        (
-            "admin_command_duration_seconds_sum{device=\"0\",opcode=\"ALLOC_PD\"}",
-            0.07,
-        ),
+        ("work_request_duration_seconds_sum{device=\"0\",operation=\"SEND\"}", 1e-7),
+        ("admin_command_duration_seconds_sum{device=\"0\",opcode=\"ALLOC_PD\"}", 0.07),
     ] {
         assert!(get(&after, sum) >= least, "{after}");
     }

@@ -25,9 +25,7 @@ fn signals_end_the_program_and_remove_its_sockets() {
 fn the_limit_on_descriptors_is_raised_to_the_hard_limit() {
     let emulator = Emulator::run(limited("-S -n 128"), 1, 0, &[]);
     let limits = fs::read_to_string(emulator.proc("limits")).unwrap();
-    let files = limits
-        .lines()
-        .find(|line| line.starts_with("Max open files"));
+    let files = limits.lines().find(|line| line.starts_with("Max open files"));
     let mut words = files.unwrap().split_whitespace().skip(3);
     let (soft, hard) = (words.next().unwrap(), words.next().unwrap());
     assert_eq!(soft, hard, "{limits}");
@@ -63,13 +61,9 @@ fn failures_name_their_cause() {
     let emulator = Emulator::start(1, &[]);
     let write = |name, text| fs::write(own.path().join(name), text).unwrap();
     write("scenario", "\n{\"command\":\"state\",\"device\":7}\n");
-    write(
-        "lab.toml",
-        "[instance]\nlab = { devices = 1, profile = 'efa9' }\n",
-    );
-    let failures = FAILURES
-        .replace("OWN", own.path().to_str().unwrap())
-        .replace("USED", emulator.control().to_str().unwrap());
+    write("lab.toml", "[instance]\nlab = { devices = 1, profile = 'efa9' }\n");
+    let failures =
+        FAILURES.replace("OWN", own.path().to_str().unwrap()).replace("USED", emulator.control().to_str().unwrap());
     for line in failures.trim().lines() {
         let (code, rest) = line.split_once(' ').unwrap();
         let (options, part) = rest.split_once(" | ").unwrap();
@@ -84,14 +78,8 @@ fn failures_name_their_cause() {
 #[test]
 fn profiles_and_instances_are_listed() {
     for (option, line) in [
-        (
-            "--list-profiles",
-            "efa1  1d0f:efa1  adds RDMA read and event queues",
-        ),
-        (
-            "--list-instances",
-            "p5.48xlarge       32 x efa1, 100 Gbit/s each, RDMA read and write",
-        ),
+        ("--list-profiles", "efa1  1d0f:efa1  adds RDMA read and event queues"),
+        ("--list-instances", "p5.48xlarge       32 x efa1, 100 Gbit/s each, RDMA read and write"),
     ] {
         let output = run(program().arg(option));
         assert_eq!(output.status.code(), Some(0));
@@ -104,13 +92,11 @@ fn profiles_and_instances_are_listed() {
 fn an_instance_has_its_devices() {
     let own = tempfile::tempdir().unwrap();
     let file = own.path().join("lab.toml");
-    let text =
-        "[instance]\nlab = { devices = 2, profile = 'efa3', link_gbps = 25, rdma = 'none' }\n";
+    let text = "[instance]\nlab = { devices = 2, profile = 'efa3', link_gbps = 25, rdma = 'none' }\n";
     fs::write(&file, text).unwrap();
-    for (name, devices, profile, gbps) in [
-        ("p4d.24xlarge", 4, "efa0", 100),
-        (&format!("{}:lab", file.display()), 2, "efa3", 25),
-    ] {
+    for (name, devices, profile, gbps) in
+        [("p4d.24xlarge", 4, "efa0", 100), (&format!("{}:lab", file.display()), 2, "efa3", 25)]
+    {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("efa").display().to_string();
         let mut command = program();
@@ -144,9 +130,7 @@ fn the_program_is_sandboxed_by_default() {
                 continue;
             };
             confined += 1;
-            let mode = status
-                .lines()
-                .find_map(|line| line.strip_prefix("Seccomp:"));
+            let mode = status.lines().find_map(|line| line.strip_prefix("Seccomp:"));
             assert_eq!(mode.map(str::trim), Some(expected), "{options:?}");
         }
         assert!(confined > 0);

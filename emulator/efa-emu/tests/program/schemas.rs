@@ -28,10 +28,7 @@ fn misfit(validator: &Validator, value: &Value) -> Option<String> {
 /// The schemas of the replies, by command.
 fn replies(schemas: &Value) -> BTreeMap<String, Validator> {
     let replies = schemas["replies"].as_object().unwrap();
-    replies
-        .iter()
-        .map(|(command, schema)| (command.clone(), validator(schema)))
-        .collect()
+    replies.iter().map(|(command, schema)| (command.clone(), validator(schema))).collect()
 }
 
 /// Requests that the schema refuses, too, and a part of the program's answer.
@@ -80,12 +77,8 @@ const REFUSED: &str = r#"
 "#;
 
 /// Lines that are no requests.
-const NO_REQUESTS: [(&[u8], &str); 4] = [
-    (b"{", "EOF"),
-    (b"", "EOF"),
-    (b"\xff\xfe", ""),
-    (&[b'{'; 1 << 17], "a request is at most 65536 bytes"),
-];
+const NO_REQUESTS: [(&[u8], &str); 4] =
+    [(b"{", "EOF"), (b"", "EOF"), (b"\xff\xfe", ""), (&[b'{'; 1 << 17], "a request is at most 65536 bytes")];
 
 fn good() -> impl Iterator<Item = Value> {
     REQUESTS.trim().lines().map(|line| line.parse().unwrap())
@@ -98,10 +91,7 @@ fn requests_and_replies_match_the_schemas() {
     let replies = replies(&schemas);
     let emulator = Emulator::start(2, &[]);
     let mut guest = End::new(&emulator.device(0), QpType::Srd);
-    let create = CreateEq {
-        msix_vector: 0,
-        ..create_eq(guest.region.iova)
-    };
+    let create = CreateEq { msix_vector: 0, ..create_eq(guest.region.iova) };
     assert_eq!(guest.machine.execute(&create).unwrap().eqn, 1);
 
     let mut answered = BTreeSet::new();
@@ -110,11 +100,7 @@ fn requests_and_replies_match_the_schemas() {
         let reply = emulator.ask(&request);
         assert!(reply.get("ok").is_some(), "{request}: {reply}");
         let command = request["command"].as_str().unwrap();
-        assert_eq!(
-            misfit(&replies[command], &reply),
-            None,
-            "{request}: {reply}"
-        );
+        assert_eq!(misfit(&replies[command], &reply), None, "{request}: {reply}");
         // The schema does not accept arbitrary values of `ok`.
         for other in [json!({"ok": 7}), json!({}), json!([])] {
             assert!(!replies[command].is_valid(&other), "{command}: {other}");
@@ -126,10 +112,7 @@ fn requests_and_replies_match_the_schemas() {
         more["surprise"] = json!(true);
         assert!(misfit(&requests, &more).is_some(), "{more}");
         let refused = emulator.ask(&more);
-        assert!(
-            refused.to_string().contains("surprise"),
-            "{more}: {refused}"
-        );
+        assert!(refused.to_string().contains("surprise"), "{more}: {refused}");
         assert_eq!(misfit(&replies[command], &refused), None, "{refused}");
     }
     let mut control = emulator.connect();
@@ -150,9 +133,7 @@ fn requests_and_replies_match_the_schemas() {
     assert_eq!(answered, known);
     let welcome = emulator.ask(&json!({"command": "hello"}));
     let listed = welcome["ok"]["commands"].as_array().unwrap().iter();
-    let listed: BTreeSet<_> = listed
-        .map(|name| name.as_str().unwrap().to_owned())
-        .collect();
+    let listed: BTreeSet<_> = listed.map(|name| name.as_str().unwrap().to_owned()).collect();
     assert_eq!(listed, known);
     assert_eq!(welcome["ok"]["protocol"], schemas["protocol"]);
     assert_eq!(welcome["ok"]["program"], "efa-emu");
@@ -168,12 +149,8 @@ fn scopes_refuse_commands() {
     let options = names.map(|name| ["--control".into(), format!("{},{name}", path(name))]);
     let options: Vec<_> = options.iter().flatten().map(String::as_str).collect();
     let _emulator = Emulator::start(2, &options);
-    let changes =
-        "inject release set event fail_qp die unplug plug clear peek poke notify trace fabric";
-    for (name, expected) in names
-        .into_iter()
-        .zip([changes, "peek poke notify", "fabric"])
-    {
+    let changes = "inject release set event fail_qp die unplug plug clear peek poke notify trace fabric";
+    for (name, expected) in names.into_iter().zip([changes, "peek poke notify", "fabric"]) {
         let mut control = Control::connect(path(name).as_ref());
         let mut refused = BTreeSet::new();
         for mut request in good() {
@@ -185,16 +162,9 @@ fn scopes_refuse_commands() {
             if error.starts_with("this control socket is ") {
                 refused.insert(request["command"].as_str().unwrap().to_owned());
             } else if request["command"] == "fabric" {
-                assert!(
-                    name != "read-only" || request.get("set").is_none(),
-                    "{reply}"
-                );
+                assert!(name != "read-only" || request.get("set").is_none(), "{reply}");
             }
         }
-        assert_eq!(
-            refused,
-            expected.split(' ').map(Into::into).collect(),
-            "{name}"
-        );
+        assert_eq!(refused, expected.split(' ').map(Into::into).collect(), "{name}");
     }
 }

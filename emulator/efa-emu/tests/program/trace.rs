@@ -70,9 +70,7 @@ fn an_unread_trace_does_not_block_devices() {
     // With so many devices, the buffer's share of each is small. Their descriptors are within a hard limit of 4096.
     let socket = folder.path().join("efa");
     let instance = format!("p5.48xlarge,msix=1,socket={}", socket.display());
-    command
-        .args(["--instance", &instance, "--trace"])
-        .arg(&pipe);
+    command.args(["--instance", &instance, "--trace"]).arg(&pipe);
     let mut emulator = Emulator::launch(command, folder);
     post_events(&mut emulator.connect(), EVENTS);
 
@@ -87,10 +85,7 @@ fn an_unread_trace_does_not_block_devices() {
     assert_eq!(emulator.end(Signal::TERM), Some(0));
     assert_eq!(reader.iter().next(), None);
     assert_eq!(lines + lost, EVENTS);
-    assert!(
-        (1000..10_000).contains(&lines),
-        "{lines} lines, {lost} lost"
-    );
+    assert!((1000..10_000).contains(&lines), "{lines} lines, {lost} lost");
 }
 
 #[test]
@@ -111,11 +106,7 @@ fn events_are_written_to_files() {
     for (options, count, traced) in [
         (&["--capture", capture][..], 20_000, 20_000),
         (&["--trace-filter", "events", "--capture", capture], 1, 1),
-        (
-            &["--trace-filter", "1:admin,events", "--capture", capture],
-            1,
-            1,
-        ),
+        (&["--trace-filter", "1:admin,events", "--capture", capture], 1, 1),
         (&["--trace-filter", "0:events", "--capture", capture], 1, 0),
         (&["--trace-filter", "admin", "--capture", capture], 1, 0),
         (&[], 1, 1),

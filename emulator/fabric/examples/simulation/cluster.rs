@@ -41,12 +41,7 @@ pub(crate) struct Flow {
 impl Flow {
     /// Returns a flow of one message between the first programs of two devices.
     pub(crate) fn new(from: usize, to: usize, length: u32) -> Self {
-        Self {
-            from: (from, 0),
-            to: (to, 0),
-            length,
-            messages: 1,
-        }
+        Self { from: (from, 0), to: (to, 0), length, messages: 1 }
     }
 }
 
@@ -99,12 +94,7 @@ impl Cluster {
             let (peer_qp, rkey) = (senders[to].qp.number, senders[to].region.rkey);
             // CAST: far fewer.
             let flow = flow as u32;
-            senders[from].work.push(Work {
-                flow,
-                ah,
-                peer_qp,
-                rkey,
-            });
+            senders[from].work.push(Work { flow, ah, peer_qp, rkey });
         }
         for Flow { from, to, .. } in &flows {
             // A receiver has to know its sender's device.
@@ -114,11 +104,7 @@ impl Cluster {
             }
         }
         senders.iter_mut().for_each(|sender| sender.work.reverse());
-        Self {
-            net,
-            senders,
-            flows,
-        }
+        Self { net, senders, flows }
     }
 
     /// Lets all flows send until all messages have arrived, or `time` has passed. Reports each with its time and its flow.
@@ -133,10 +119,7 @@ impl Cluster {
                     assert_eq!(qp::status(&completion), CompStatus::Ok);
                     sender.outstanding -= 1;
                     left -= 1;
-                    arrived(
-                        passed,
-                        sender.sent[usize::from(completion.req_id % DEPTH)] as usize,
-                    );
+                    arrived(passed, sender.sent[usize::from(completion.req_id % DEPTH)] as usize);
                 }
                 sender.post(&mut self.net, &self.flows);
             }
@@ -153,14 +136,7 @@ impl Sender {
     fn new(net: &mut Net, port: usize) -> Self {
         let qp = net.qp_of(port, Shape::new(QpType::Srd, 64));
         let region = net.physical_region(&qp, BUFFER, LENGTH, ALL_PERMISSIONS);
-        Self {
-            qp,
-            region,
-            work: Vec::new(),
-            posted: 0,
-            sent: [0; DEPTH as usize],
-            outstanding: 0,
-        }
+        Self { qp, region, work: Vec::new(), posted: 0, sent: [0; DEPTH as usize], outstanding: 0 }
     }
 
     /// Posts as many work requests as may be outstanding.
@@ -170,9 +146,7 @@ impl Sender {
             let Some(work) = self.work.last() else {
                 break;
             };
-            let Flow {
-                length, messages, ..
-            } = flows[work.flow as usize];
+            let Flow { length, messages, .. } = flows[work.flow as usize];
             let send = Send {
                 operation: OpType::RdmaWrite.into(),
                 buffers: vec![(BUFFER, length, self.region.lkey)],

@@ -63,18 +63,14 @@ impl Experiment {
         let of_device = |from| (1..devices).map(move |other| (from, (from + other) % devices));
         let pairs = (0..devices).flat_map(of_device);
         let flows = match self.flows.is_empty() {
-            true => pairs
-                .map(|(from, to)| Flow::new(from, to, 8 << 10))
-                .collect(),
+            true => pairs.map(|(from, to)| Flow::new(from, to, 8 << 10)).collect(),
             false => self.flows,
         };
         let mut cluster = Cluster::new(&self.network, self.seed, devices, flows);
         let set_up = begun.elapsed();
         let mut arrivals = Vec::new();
         let time = self.ms.map_or(Duration::MAX, Duration::from_millis);
-        cluster.run(time, |at, flow| {
-            arrivals.push((at.as_secs_f64() * 1e6, flow))
-        });
+        cluster.run(time, |at, flow| arrivals.push((at.as_secs_f64() * 1e6, flow)));
         let paths = cluster.net.fabric.paths().into_iter();
         Ok(Results {
             arrivals,
@@ -92,20 +88,9 @@ mod tests {
     use super::*;
 
     fn experiment(devices: usize, flows: Vec<Flow>) -> Result<Results, String> {
-        let network = Settings {
-            delay_us: 5.0,
-            link_gbps: 100.0,
-            ..Settings::default()
-        };
+        let network = Settings { delay_us: 5.0, link_gbps: 100.0, ..Settings::default() };
         let (seed, ms) = (1, None);
-        Experiment {
-            network,
-            seed,
-            devices,
-            ms,
-            flows,
-        }
-        .run()
+        Experiment { network, seed, devices, ms, flows }.run()
     }
 
     #[test]

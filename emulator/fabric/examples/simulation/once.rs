@@ -32,11 +32,7 @@ pub(crate) fn once(messages: u32) -> Value {
         duplicate: 0.01,
         ..Settings::default()
     };
-    let Peers {
-        mut net,
-        qps: [mut from, mut to],
-        ..
-    } = Peers::new(settings.clone());
+    let Peers { mut net, qps: [mut from, mut to], .. } = Peers::new(settings.clone());
     for port in [from.port, to.port] {
         net.world(port, |world| world.is_blank = true);
     }
@@ -65,11 +61,7 @@ pub(crate) fn once(messages: u32) -> Value {
             to.ring_receive(driver);
         });
         while posted < messages && posted - completed < u32::from(DEPTH) {
-            let send = Send {
-                immediate: Some(posted),
-                peer_qp: to.number,
-                ..Send::default()
-            };
+            let send = Send { immediate: Some(posted), peer_qp: to.number, ..Send::default() };
             net.put(&mut from, &send);
             posted += 1;
         }
@@ -114,11 +106,7 @@ mod tests {
 
     #[test]
     fn the_network_duplicates_packets() {
-        let mut peers = Peers::new(Settings {
-            delay_us: 5.0,
-            duplicate: 1.0,
-            ..Settings::default()
-        });
+        let mut peers = Peers::new(Settings { delay_us: 5.0, duplicate: 1.0, ..Settings::default() });
         let write = Send::write(&peers.qps[1], &peers.regions[0], &peers.regions[1], 100);
         let Peers { net, qps, .. } = &mut peers;
         assert_eq!(net.outcome(&mut qps[0], &write), CompStatus::Ok);

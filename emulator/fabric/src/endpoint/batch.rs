@@ -35,10 +35,7 @@ pub(crate) struct Batch<M> {
 
 impl<M> Default for Batch<M> {
     fn default() -> Self {
-        Self {
-            messages: Vec::new(),
-            bytes: Vec::new(),
-        }
+        Self { messages: Vec::new(), bytes: Vec::new() }
     }
 }
 
@@ -77,12 +74,7 @@ pub(crate) struct Postponed {
 }
 
 impl<M: Memory> Direct<M> {
-    pub(super) fn new(
-        to: PortId,
-        peer: [u8; 16],
-        request: Box<Request>,
-        payload: Payload<M>,
-    ) -> Self {
+    pub(super) fn new(to: PortId, peer: [u8; 16], request: Box<Request>, payload: Payload<M>) -> Self {
         let (length, immediate) = (request.length, request.immediate);
         let arrival = Arrival {
             peer,
@@ -95,21 +87,11 @@ impl<M: Memory> Direct<M> {
                 _ => Content::Write {
                     memory: request.remote,
                     length,
-                    end: Some(WriteEnd {
-                        length,
-                        immediate,
-                        unsolicited: request.unsolicited,
-                    }),
+                    end: Some(WriteEnd { length, immediate, unsolicited: request.unsolicited }),
                 },
             },
         };
-        Self {
-            to,
-            request: Some(request),
-            end: End::InPackets,
-            arrival,
-            stage: Stage::Located(payload),
-        }
+        Self { to, request: Some(request), end: End::InPackets, arrival, stage: Stage::Located(payload) }
     }
 
     /// Copies the payload to its place in the memory of the receiver, if it has one. `write` calls a function with this pinned.

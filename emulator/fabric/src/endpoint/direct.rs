@@ -36,15 +36,11 @@ impl<G: Guest> State<G> {
             return Some(request);
         }
         self.segments.clear();
-        let gathered = self
-            .device
-            .gather(&request, 0, request.length, &mut self.segments);
+        let gathered = self.device.gather(&request, 0, request.length, &mut self.segments);
         match gathered.and_then(|gathered| Payload::new(&self.guest, gathered, &self.segments)) {
             Ok(payload) => {
                 self.device.count(TransportEvent::Sent(request.length));
-                batch
-                    .messages
-                    .push(Direct::new(to, self.address, request, payload));
+                batch.messages.push(Direct::new(to, self.address, request, payload));
             }
             Err(status) => self.complete(&request, status),
         }
@@ -67,14 +63,7 @@ impl<G: Guest> State<G> {
     }
 
     /// Ends the work request of a message.
-    fn end_direct(
-        &mut self,
-        now: Duration,
-        wire: &Wire,
-        to: PortId,
-        request: Box<Request>,
-        end: End,
-    ) {
+    fn end_direct(&mut self, now: Duration, wire: &Wire, to: PortId, request: Box<Request>, end: End) {
         match end {
             End::Completed(status) => self.complete(&request, status),
             End::InPackets => self.start(now, wire, to, request, true),
@@ -150,13 +139,7 @@ impl<G: Guest> Endpoint<G> {
     }
 
     /// Ends the work requests of messages.
-    fn end_all(
-        &self,
-        now: Duration,
-        wire: &Wire,
-        messages: &mut [Direct<G::Memory>],
-        woken: &mut Woken,
-    ) {
+    fn end_all(&self, now: Duration, wire: &Wire, messages: &mut [Direct<G::Memory>], woken: &mut Woken) {
         let mut state = self.lock_now();
         let mut has_more = state.is_none();
         let mut load = Load::default();
@@ -195,8 +178,7 @@ impl<G: Guest> Endpoint<G> {
     fn conclude_all(&self, wire: &Wire, messages: &mut [Direct<G::Memory>], woken: &mut Woken) {
         let mut state = self.lock_now();
         for message in messages {
-            if let Stage::Copied(delivery, written) = mem::replace(&mut message.stage, Stage::Ended)
-            {
+            if let Stage::Copied(delivery, written) = mem::replace(&mut message.stage, Stage::Ended) {
                 match &mut state {
                     Some(state) => state.copied(&message.arrival, delivery, written),
                     None => {

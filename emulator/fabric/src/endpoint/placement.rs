@@ -89,18 +89,12 @@ pub(crate) struct Target<M> {
 
 impl<M: Memory> Target<M> {
     /// Looks up the memory of segments.
-    pub(super) fn new<G: Guest<Memory = M>>(
-        guest: &G,
-        segments: &[Segment],
-    ) -> Result<Self, DmaError> {
+    pub(super) fn new<G: Guest<Memory = M>>(guest: &G, segments: &[Segment]) -> Result<Self, DmaError> {
         let length: u32 = segments.iter().map(|segment| segment.length).sum();
         let relaxed = segments.iter().all(|segment| segment.relaxed);
         let offset = length.saturating_sub(FIRST);
         if !relaxed || offset == 0 {
-            return Ok(Self {
-                memory: guest.memory(segments, Access::Write)?,
-                first: None,
-            });
+            return Ok(Self { memory: guest.memory(segments, Access::Write)?, first: None });
         }
         let (mut start, mut end) = (segments.to_vec(), segments.to_vec());
         let mut rest = offset;
@@ -112,10 +106,7 @@ impl<M: Memory> Target<M> {
         }
         // CAST: 32 bits fit.
         let first = (guest.memory(&end, Access::Write)?, offset as usize);
-        Ok(Self {
-            memory: guest.memory(&start, Access::Write)?,
-            first: Some(first),
-        })
+        Ok(Self { memory: guest.memory(&start, Access::Write)?, first: Some(first) })
     }
 
     /// Writes all of it.

@@ -37,11 +37,7 @@ impl Part<'_> {
 
     /// Returns the acknowledgement to its sender.
     pub(crate) fn ack(&self, verdict: Verdict) -> Ack {
-        Ack {
-            connection: self.data.connection,
-            psn: self.data.psn,
-            verdict,
-        }
+        Ack { connection: self.data.connection, psn: self.data.psn, verdict }
     }
 }
 
@@ -61,12 +57,7 @@ pub(crate) type Flip = Option<(u32, u8)>;
 
 impl<G: Guest> State<G> {
     /// Receives a part of a message.
-    pub(crate) fn receive(
-        &mut self,
-        now: Duration,
-        part: Part<'_>,
-        flip: Flip,
-    ) -> Received<G::Memory> {
+    pub(crate) fn receive(&mut self, now: Duration, part: Part<'_>, flip: Flip) -> Received<G::Memory> {
         let (from, data, header) = (part.from, part.data, part.header);
         let arrived = if self.needs_no_state(part) {
             data.length
@@ -82,18 +73,8 @@ impl<G: Guest> State<G> {
                 let length = data.length;
                 (qp, Content::Send { length, immediate })
             }
-            Subject::Write {
-                qp,
-                memory: (key, address),
-                length,
-                immediate,
-                unsolicited,
-            } => {
-                let end = (arrived >= length).then_some(WriteEnd {
-                    length,
-                    immediate,
-                    unsolicited,
-                });
+            Subject::Write { qp, memory: (key, address), length, immediate, unsolicited } => {
+                let end = (arrived >= length).then_some(WriteEnd { length, immediate, unsolicited });
                 let content = Content::Write {
                     memory: (key, address.wrapping_add(data.offset.into())),
                     length: data.length,
@@ -101,18 +82,8 @@ impl<G: Guest> State<G> {
                 };
                 (qp, content)
             }
-            Subject::Read {
-                qp,
-                memory,
-                length,
-                version,
-                ..
-            } => {
-                let content = Content::Read {
-                    memory,
-                    length,
-                    version,
-                };
+            Subject::Read { qp, memory, length, version, .. } => {
+                let content = Content::Read { memory, length, version };
                 (qp, content)
             }
             Subject::Response { reader } => return self.receive_response(part, reader, flip),
@@ -154,10 +125,7 @@ impl<G: Guest> State<G> {
     /// # Errors
     ///
     /// The device refuses it, for example because there is no memory where it should be.
-    pub(super) fn accept(
-        &mut self,
-        arrival: &Arrival,
-    ) -> Result<(Target<G::Memory>, Delivery), Refusal> {
+    pub(super) fn accept(&mut self, arrival: &Arrival) -> Result<(Target<G::Memory>, Delivery), Refusal> {
         self.segments.clear();
         let (device, guest) = (&mut self.device, &mut self.guest);
         let delivery = device.deliver(guest, arrival, &mut self.segments)?;
@@ -179,8 +147,7 @@ impl<G: Guest> State<G> {
         match header.subject {
             Subject::Failure { .. } => true,
             Subject::Response { reader } => {
-                self.reads.get_mut(reader, from).is_none()
-                    && self.receivers.get_mut(from, part.connection()).is_none()
+                self.reads.get_mut(reader, from).is_none() && self.receivers.get_mut(from, part.connection()).is_none()
             }
             _ => false,
         }
@@ -194,9 +161,7 @@ impl<G: Guest> State<G> {
     fn admit(&mut self, now: Duration, part: Part<'_>) -> Result<u32, Option<Verdict>> {
         let Part { from, data, .. } = part;
         let (flow, silence_s) = (part.connection(), data.silence_s);
-        let receiver = self
-            .receivers
-            .open(now, from, flow, silence_s, part.remembered);
+        let receiver = self.receivers.open(now, from, flow, silence_s, part.remembered);
         let receiver = receiver.ok_or(None)?;
         match receiver.classify(data.psn, data.floor) {
             PsnClass::New => {}
@@ -210,12 +175,7 @@ impl<G: Guest> State<G> {
     }
 
     /// Receives a part of the response to a read.
-    fn receive_response(
-        &mut self,
-        part: Part<'_>,
-        reader: Reader,
-        flip: Flip,
-    ) -> Received<G::Memory> {
+    fn receive_response(&mut self, part: Part<'_>, reader: Reader, flip: Flip) -> Received<G::Memory> {
         let Part { from, data, .. } = part;
         // The read has already ended.
         let Some(read) = self.reads.get_mut(reader, from) else {
@@ -234,11 +194,9 @@ impl<G: Guest> State<G> {
             target.map_err(|_| CompStatus::LocalInvalidLkey)
         });
         match target {
-            Ok(target) => Received::Place(Placement {
-                target,
-                flipped: self.flipped(flip),
-                purpose: Purpose::Response(reader),
-            }),
+            Ok(target) => {
+                Received::Place(Placement { target, flipped: self.flipped(flip), purpose: Purpose::Response(reader) })
+            }
             Err(status) => {
                 self.end_read(reader, status);
                 self.conclude(part, Ok(()))
@@ -251,11 +209,7 @@ impl<G: Guest> State<G> {
         let (mut offset, bit) = flip?;
         for segment in &self.segments {
             if offset < segment.length {
-                let byte = Segment {
-                    address: segment.address + u64::from(offset),
-                    length: 1,
-                    ..*segment
-                };
+                let byte = Segment { address: segment.address + u64::from(offset), length: 1, ..*segment };
                 return Some((self.guest.memory(&[byte], Access::Write).ok()?, bit));
             }
             offset -= segment.length;
@@ -297,12 +251,9 @@ impl<G: Guest> State<G> {
                         receiver.add_part(data.message, data.length, length);
                     }
                 }
-                Subject::Read {
-                    memory,
-                    length,
-                    reader,
-                    ..
-                } => self.respond(now, wire, from, qp, reader, memory, length),
+                Subject::Read { memory, length, reader, .. } => {
+                    self.respond(now, wire, from, qp, reader, memory, length)
+                }
                 _ => {}
             }
         }
@@ -336,10 +287,7 @@ impl<G: Guest> State<G> {
     }
 
     /// Starts to send the response to a peer's read.
-    #[allow(
-        clippy::too_many_arguments,
-        reason = "each parameter describes the same message"
-    )]
+    #[allow(clippy::too_many_arguments, reason = "each parameter describes the same message")]
     fn respond(
         &mut self,
         now: Duration,
@@ -370,10 +318,7 @@ impl<G: Guest> State<G> {
             qp: datagram.qp,
             transport: QpType::Ud,
             qkey: datagram.qkey,
-            content: Content::Send {
-                length,
-                immediate: datagram.immediate,
-            },
+            content: Content::Send { length, immediate: datagram.immediate },
         };
         let Ok((target, delivery)) = self.accept(&arrival) else {
             return;

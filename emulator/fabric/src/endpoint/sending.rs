@@ -96,13 +96,7 @@ impl<G: Guest> State<G> {
     }
 
     /// Sends an unreliable datagram.
-    fn send_datagram(
-        &mut self,
-        now: Duration,
-        wire: &Wire,
-        request: Box<Request>,
-        woken: &mut Woken,
-    ) {
+    fn send_datagram(&mut self, now: Duration, wire: &Wire, request: Box<Request>, woken: &mut Woken) {
         let payload = match self.gather(&request) {
             Ok(payload) => payload,
             Err(status) => return self.complete(&request, status),
@@ -121,16 +115,8 @@ impl<G: Guest> State<G> {
             immediate: request.immediate,
             payload,
         });
-        let load = Load {
-            packets: 1,
-            bytes: request.length,
-        };
-        let packet = Packet {
-            from: self.port,
-            to,
-            path: request.qp.number,
-            body: Body::Datagram(datagram, permit),
-        };
+        let load = Load { packets: 1, bytes: request.length };
+        let packet = Packet { from: self.port, to, path: request.qp.number, body: Body::Datagram(datagram, permit) };
         match wire.send(now, packet, load, woken) {
             Ok(left) if left > now => self.departures.push_back((left, request)),
             _ => self.complete(&request, CompStatus::Ok),
@@ -149,10 +135,7 @@ impl<G: Guest> State<G> {
     /// Reads the payload of a work request.
     fn gather(&mut self, request: &Request) -> Result<Vec<u8>, CompStatus> {
         self.segments.clear();
-        match self
-            .device
-            .gather(request, 0, request.length, &mut self.segments)?
-        {
+        match self.device.gather(request, 0, request.length, &mut self.segments)? {
             Gathered::Inline(bytes) => Ok(bytes.to_vec()),
             Gathered::Memory => {
                 let memory = self.guest.memory(&self.segments, Access::Read);
@@ -166,14 +149,7 @@ impl<G: Guest> State<G> {
     }
 
     /// Starts to send an SRD work request in packets, at once or when the receiver may be ready again.
-    pub(super) fn start(
-        &mut self,
-        now: Duration,
-        wire: &Wire,
-        to: PortId,
-        request: Box<Request>,
-        is_ready: bool,
-    ) {
+    pub(super) fn start(&mut self, now: Duration, wire: &Wire, to: PortId, request: Box<Request>, is_ready: bool) {
         let Some(connection) = self.connection(now, wire, request.qp, to) else {
             return self.complete(&request, CompStatus::LocalUnreachRemote);
         };
@@ -192,13 +168,7 @@ impl<G: Guest> State<G> {
     }
 
     /// Returns the connection of a queue pair to a peer, and opens it if necessary.
-    pub(super) fn connection(
-        &mut self,
-        now: Duration,
-        wire: &Wire,
-        qp: QpId,
-        to: PortId,
-    ) -> Option<u64> {
+    pub(super) fn connection(&mut self, now: Duration, wire: &Wire, qp: QpId, to: PortId) -> Option<u64> {
         self.connections.open(now, qp, to, || {
             let paths = wire.network.settings().paths;
             // CAST: below the number of paths.
@@ -207,13 +177,7 @@ impl<G: Guest> State<G> {
     }
 
     /// Sends packets of the connections in turn; returns the number of packets.
-    pub(super) fn transmit(
-        &mut self,
-        now: Duration,
-        wire: &Wire,
-        budget: u32,
-        woken: &mut Woken,
-    ) -> u32 {
+    pub(super) fn transmit(&mut self, now: Duration, wire: &Wire, budget: u32, woken: &mut Woken) -> u32 {
         let settings = wire.network.settings();
         let ideal = settings.is_ideal();
         let mut used = 0;
@@ -230,11 +194,7 @@ impl<G: Guest> State<G> {
                     continue;
                 }
             }
-            let together = if ideal && !wire.is_remote(to) {
-                PACKETS_AT_ONCE
-            } else {
-                1
-            };
+            let together = if ideal && !wire.is_remote(to) { PACKETS_AT_ONCE } else { 1 };
             let limits = Limits {
                 paths: settings.paths,
                 multipath: settings.multipath,
@@ -299,9 +259,7 @@ impl<G: Guest> State<G> {
 
     /// Fails the message of a packet.
     pub(crate) fn fail(&mut self, now: Duration, data: &Data, status: CompStatus) {
-        let ended = self
-            .connections
-            .fail(now, data.connection, data.message, status);
+        let ended = self.connections.fail(now, data.connection, data.message, status);
         self.end(now, ended);
     }
 
@@ -350,15 +308,8 @@ impl<G: Guest> State<G> {
         };
         let mut bytes = Vec::new();
         let read = found.is_ok_and(|payload| payload.read(length, &mut bytes).is_ok());
-        let message = Message {
-            header: &header,
-            payload: if read {
-                capture::start(&bytes, length)
-            } else {
-                &[]
-            },
-            again,
-        };
+        let message =
+            Message { header: &header, payload: if read { capture::start(&bytes, length) } else { &[] }, again };
         wire.show(packet, true, Some(message));
     }
 
@@ -374,9 +325,7 @@ impl<G: Guest> State<G> {
         let (length, segments) = (data.length, &mut self.segments);
         let gathered = match content {
             Content::Failure { .. } => Ok(Gathered::Memory),
-            Content::Request(request) if request.operation == Operation::RdmaRead => {
-                Ok(Gathered::Memory)
-            }
+            Content::Request(request) if request.operation == Operation::RdmaRead => Ok(Gathered::Memory),
             Content::Request(request) => self.device.gather(request, data.offset, length, segments),
             Content::Response { memory, .. } => {
                 let (rkey, address) = *memory;

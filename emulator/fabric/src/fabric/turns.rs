@@ -22,14 +22,7 @@ const PACKET: u32 = 8928;
 impl<G: Guest> Fabric<G> {
     /// Runs a woken port; returns the number of packets that it has moved, or 1 if none. `receives` is whether it also processes
     /// packets that have arrived, and so accesses the memory of other guests.
-    pub(super) fn serve(
-        &self,
-        port: PortId,
-        now: Duration,
-        budget: u32,
-        receives: bool,
-        woken: &mut Woken,
-    ) -> u32 {
+    pub(super) fn serve(&self, port: PortId, now: Duration, budget: u32, receives: bool, woken: &mut Woken) -> u32 {
         let Some(found) = self.port(port) else {
             return 1;
         };
@@ -41,9 +34,7 @@ impl<G: Guest> Fabric<G> {
             return 1;
         };
         let (used, more) = match &found {
-            Port::Endpoint(endpoint) => {
-                self.serve_endpoint(endpoint, run, now, (budget, receives), woken)
-            }
+            Port::Endpoint(endpoint) => self.serve_endpoint(endpoint, run, now, (budget, receives), woken),
             Port::Peer(peer) => self.serve_peer(peer, run, now, budget, woken),
         };
         let (again, returned) = mailbox.turn.end(run, more);
@@ -109,12 +100,7 @@ impl<G: Guest> Fabric<G> {
                 break;
             };
             let sender = self.endpoint(copied.packet.from);
-            let transfer = Transfer {
-                wire: &self.wire,
-                now,
-                to: endpoint,
-                sender: sender.as_deref(),
-            };
+            let transfer = Transfer { wire: &self.wire, now, to: endpoint, sender: sender.as_deref() };
             match transfer.finish(copied, woken) {
                 Delivered::Done => received += 1,
                 Delivered::Later(packet) => mailbox.put_back(packet),
@@ -144,13 +130,7 @@ impl<G: Guest> Fabric<G> {
     }
 
     /// Delivers a packet to an endpoint.
-    fn deliver(
-        &self,
-        to: &Endpoint<G>,
-        now: Duration,
-        popped: Popped,
-        woken: &mut Woken,
-    ) -> Delivered {
+    fn deliver(&self, to: &Endpoint<G>, now: Duration, popped: Popped, woken: &mut Woken) -> Delivered {
         let wire = &self.wire;
         let Popped { packet, again } = popped;
         if packet.to != to.port {
@@ -178,12 +158,7 @@ impl<G: Guest> Fabric<G> {
             }
             Body::Data(..) => {
                 let sender = self.endpoint(packet.from);
-                let transfer = Transfer {
-                    wire,
-                    now,
-                    to,
-                    sender: sender.as_deref(),
-                };
+                let transfer = Transfer { wire, now, to, sender: sender.as_deref() };
                 return transfer.deliver(packet, woken);
             }
         }
@@ -191,14 +166,7 @@ impl<G: Guest> Fabric<G> {
     }
 
     /// Passes packets to another program.
-    fn serve_peer(
-        &self,
-        peer: &Peer,
-        run: Run,
-        now: Duration,
-        budget: u32,
-        woken: &mut Woken,
-    ) -> (u32, bool) {
+    fn serve_peer(&self, peer: &Peer, run: Run, now: Duration, budget: u32, woken: &mut Woken) -> (u32, bool) {
         let mut moved = 0;
         peer.mailbox.resume();
         while moved < budget && peer.mailbox.turn.run() == Some(run) {
@@ -214,19 +182,13 @@ impl<G: Guest> Fabric<G> {
                 continue;
             }
             let body = match packet.body {
-                Body::Data(data, Origin::Program(carried)) => FrameBody::Data {
-                    data,
-                    header: carried.header,
-                    payload: carried.payload,
-                },
+                Body::Data(data, Origin::Program(carried)) => {
+                    FrameBody::Data { data, header: carried.header, payload: carried.payload }
+                }
                 Body::Data(data, Origin::Device(_)) => {
                     let read = || delivery::read(now, &sender, peer.port, &data);
                     match peer.mailbox.accessing(packet.from, read) {
-                        Ok(Some((header, payload))) => FrameBody::Data {
-                            data,
-                            header,
-                            payload,
-                        },
+                        Ok(Some((header, payload))) => FrameBody::Data { data, header, payload },
                         Ok(None) => continue,
                         Err(Occupied) => {
                             if sender.mailbox.is_slow() {
@@ -240,12 +202,7 @@ impl<G: Guest> Fabric<G> {
                 Body::Ack(ack, _) => FrameBody::Ack(ack),
                 Body::Datagram(datagram, _) => FrameBody::Datagram(datagram),
             };
-            peer.send(Frame {
-                from: sender.address,
-                to: peer.address,
-                path: packet.path,
-                body,
-            });
+            peer.send(Frame { from: sender.address, to: peer.address, path: packet.path, body });
         }
         (moved, true)
     }

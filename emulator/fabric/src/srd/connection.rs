@@ -296,12 +296,7 @@ impl Connection {
         }
     }
 
-    fn delivered(
-        &mut self,
-        now: Duration,
-        psn: u64,
-        shortest: &mut Option<Shortest>,
-    ) -> Option<Message> {
+    fn delivered(&mut self, now: Duration, psn: u64, shortest: &mut Option<Shortest>) -> Option<Message> {
         let packet = self.conclude(now, psn)?;
         if let Some(round_trip) = packet.round_trip(now) {
             let shortest = shortest.get_or_insert(Shortest::new(now, round_trip));
@@ -357,9 +352,8 @@ impl Connection {
     pub(super) fn end(&mut self) -> Vec<Content> {
         self.has_ended = true;
         let is_failure = |message: &Message| matches!(message.content, Content::Failure { .. });
-        let (failures, others): (BTreeMap<_, _>, BTreeMap<_, _>) = mem::take(&mut self.messages)
-            .into_iter()
-            .partition(|(_, message)| is_failure(message));
+        let (failures, others): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            mem::take(&mut self.messages).into_iter().partition(|(_, message)| is_failure(message));
         self.messages = failures;
         let messages = &self.messages;
         let is_kept = |message| messages.contains_key(&message);
@@ -398,11 +392,7 @@ impl Connection {
 
     /// Returns the time at which [`Self::expire`] has to be called.
     pub(super) fn next_due(&self) -> Option<Duration> {
-        let timers = [
-            self.in_flight.next_due(),
-            self.parked.next_due(),
-            self.paced,
-        ];
+        let timers = [self.in_flight.next_due(), self.parked.next_due(), self.paced];
         timers.into_iter().flatten().min()
     }
 

@@ -138,13 +138,7 @@ impl Connections {
     }
 
     /// As [`push`](Self::push), but the receiver has refused the first packet.
-    pub(crate) fn park(
-        &mut self,
-        now: Duration,
-        connection: u64,
-        request: Box<Request>,
-        mtu: u32,
-    ) -> Option<Ended> {
+    pub(crate) fn park(&mut self, now: Duration, connection: u64, request: Box<Request>, mtu: u32) -> Option<Ended> {
         let length = request.length;
         self.push(connection, Content::Request(request), length);
         let refused = self.by_number.get_mut(&connection)?.park(now, mtu);
@@ -260,13 +254,7 @@ impl Connections {
     }
 
     /// Ends a message with an error status. A failure takes the place of a response.
-    pub(crate) fn fail(
-        &mut self,
-        now: Duration,
-        connection: u64,
-        message: u64,
-        status: CompStatus,
-    ) -> Option<Ended> {
+    pub(crate) fn fail(&mut self, now: Duration, connection: u64, message: u64, status: CompStatus) -> Option<Ended> {
         let found = self.by_number.get_mut(&connection)?;
         let before = found.in_flight();
         let content = found.remove(message);
@@ -357,9 +345,7 @@ impl Connections {
             } else {
                 let status = CompStatus::LocalUnrespRemote;
                 let failed = expired.failed.iter();
-                failed
-                    .filter_map(|message| self.fail(now, number, *message, status))
-                    .collect()
+                failed.filter_map(|message| self.fail(now, number, *message, status)).collect()
             };
             all.push((expired, ended));
             self.update(number);
@@ -375,15 +361,9 @@ impl Connections {
         };
         let known = self.shortest.get(&connection.to);
         let was_heard = connection.was_heard() || known.is_some_and(Option::is_some);
-        let status = if was_heard {
-            CompStatus::LocalUnrespRemote
-        } else {
-            CompStatus::LocalUnreachRemote
-        };
+        let status = if was_heard { CompStatus::LocalUnrespRemote } else { CompStatus::LocalUnreachRemote };
         let requests = self.close(number).into_iter();
-        requests
-            .map(|request| Ended::Failed(Box::new(request), status))
-            .collect()
+        requests.map(|request| Ended::Failed(Box::new(request), status)).collect()
     }
 
     /// Queues a connection for a turn if it has packets to send, and sets its timer.
@@ -426,8 +406,7 @@ impl Connections {
         // It stays in `active` until its turn, because a search takes longer with more connections.
         if self.active.len() > 2 * MAX_CONNECTIONS {
             let first = self.active.front().copied();
-            self.active
-                .retain(|number| self.by_number.contains_key(number));
+            self.active.retain(|number| self.by_number.contains_key(number));
             if self.active.front().copied() != first {
                 self.sent = 0;
             }
@@ -463,8 +442,7 @@ impl Connections {
         for number in unused {
             self.close(number);
         }
-        self.shortest
-            .retain(|_, shortest| shortest.is_some_and(|shortest| !shortest.is_old(now)));
+        self.shortest.retain(|_, shortest| shortest.is_some_and(|shortest| !shortest.is_old(now)));
     }
 
     fn numbers(&self, which: impl Fn(&Connection) -> bool) -> Vec<u64> {

@@ -89,27 +89,14 @@ impl InFlight {
     pub(super) fn send(&mut self, now: Duration, part: Part, path: u16, timeout: Duration) -> u64 {
         let psn = self.next_psn;
         self.next_psn += 1;
-        let packet = Packet {
-            part,
-            path,
-            begun: now,
-            sent: now,
-            due: Some(now + timeout),
-            retries: 0,
-        };
+        let packet = Packet { part, path, begun: now, sent: now, due: Some(now + timeout), retries: 0 };
         self.packets.insert(psn, packet);
         self.start_timer(psn, packet);
         psn
     }
 
     /// Records a retransmission of a packet. Returns its part of a message.
-    pub(super) fn resend(
-        &mut self,
-        now: Duration,
-        psn: u64,
-        path: u16,
-        timeout: Duration,
-    ) -> Option<Part> {
+    pub(super) fn resend(&mut self, now: Duration, psn: u64, path: u16, timeout: Duration) -> Option<Part> {
         let packet = self.packets.get_mut(&psn)?;
         packet.path = path;
         packet.sent = now;
@@ -157,10 +144,7 @@ impl InFlight {
     /// Removes the packets of all messages except those that `is_kept` selects.
     pub(super) fn retain(&mut self, is_kept: impl Fn(u64) -> bool) {
         let others = self.packets.iter();
-        let others: Vec<_> = others
-            .filter(|(_, packet)| !is_kept(packet.part.message))
-            .map(|(psn, _)| *psn)
-            .collect();
+        let others: Vec<_> = others.filter(|(_, packet)| !is_kept(packet.part.message)).map(|(psn, _)| *psn).collect();
         for psn in others {
             self.take(psn);
         }
@@ -168,21 +152,12 @@ impl InFlight {
 
     /// Removes all packets, and frees their memory.
     pub(super) fn clear(&mut self) {
-        *self = Self {
-            next_psn: self.next_psn,
-            ..Self::default()
-        };
+        *self = Self { next_psn: self.next_psn, ..Self::default() };
     }
 
     /// Shortens the timeout of packets that one sent on `path` at `sent` has overtaken. A path preserves the order except for
     /// random delays, so these packets are probably lost.
-    pub(super) fn overtaken(
-        &mut self,
-        now: Duration,
-        path: u16,
-        sent: Duration,
-        patience: Duration,
-    ) {
+    pub(super) fn overtaken(&mut self, now: Duration, path: u16, sent: Duration, patience: Duration) {
         let first = (path, Duration::ZERO, 0);
         while let Some(earlier) = self.order.range(first..(path, sent, 0)).next().copied() {
             self.order.remove(&earlier);

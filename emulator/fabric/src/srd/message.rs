@@ -48,14 +48,7 @@ pub(crate) enum Content {
 impl Message {
     /// Returns a message whose packets carry `length` bytes.
     pub(super) fn new(content: Content, length: u32) -> Self {
-        Self {
-            content,
-            length,
-            cut: 0,
-            is_cut: false,
-            waiting: 0,
-            not_ready: 0,
-        }
+        Self { content, length, cut: 0, is_cut: false, waiting: 0, not_ready: 0 }
     }
 
     /// Cuts the next part for a packet of at most `mtu` bytes. The message has this number in its connection.
@@ -65,11 +58,7 @@ impl Message {
         self.cut += length;
         self.waiting += 1;
         self.is_cut = self.cut == self.length;
-        Part {
-            message,
-            offset,
-            length,
-        }
+        Part { message, offset, length }
     }
 
     /// Whether all of it is in packets.
@@ -102,9 +91,7 @@ impl Content {
     /// Returns the peer's queue pair that has to be ready for it, if any.
     pub(super) fn receiver(&self) -> Option<u16> {
         match self {
-            Self::Request(request) if request.operation != Operation::RdmaRead => {
-                Some(request.peer_qp)
-            }
+            Self::Request(request) if request.operation != Operation::RdmaRead => Some(request.peer_qp),
             _ => None,
         }
     }
@@ -117,27 +104,16 @@ impl Content {
                 let (memory, length) = (request.remote, request.length);
                 match request.operation {
                     Operation::Send => Subject::Send { qp, immediate },
-                    Operation::RdmaWrite => Subject::Write {
-                        qp,
-                        memory,
-                        length,
-                        immediate,
-                        unsolicited: request.unsolicited,
-                    },
-                    Operation::RdmaRead => Subject::Read {
-                        qp,
-                        memory,
-                        length,
-                        reader: super::reader(request),
-                        version: request.version,
-                    },
+                    Operation::RdmaWrite => {
+                        Subject::Write { qp, memory, length, immediate, unsolicited: request.unsolicited }
+                    }
+                    Operation::RdmaRead => {
+                        Subject::Read { qp, memory, length, reader: super::reader(request), version: request.version }
+                    }
                 }
             }
             Self::Response { reader, .. } => Subject::Response { reader: *reader },
-            Self::Failure { reader, status } => Subject::Failure {
-                reader: *reader,
-                status: (*status).into(),
-            },
+            Self::Failure { reader, status } => Subject::Failure { reader: *reader, status: (*status).into() },
         };
         Header {
             peer: address,

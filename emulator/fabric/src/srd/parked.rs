@@ -122,11 +122,7 @@ mod tests {
     use super::*;
 
     fn part(message: u64) -> Part {
-        Part {
-            message,
-            offset: 0,
-            length: 1,
-        }
+        Part { message, offset: 0, length: 1 }
     }
 
     fn messages(parts: &mut VecDeque<Part>) -> Vec<u64> {

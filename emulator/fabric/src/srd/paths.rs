@@ -44,11 +44,7 @@ struct Path {
 
 impl Paths {
     pub(super) fn new(first: u16) -> Self {
-        Self {
-            states: Vec::new(),
-            next: first,
-            usual: None,
-        }
+        Self { states: Vec::new(), next: first, usual: None }
     }
 
     /// Chooses one of `count` paths for a packet: the next one that is neither avoided nor misses its turn, if there is any.
@@ -117,11 +113,7 @@ mod tests {
     const COUNT: u16 = 4;
 
     /// Returns the packets of each path, whose round trip in microseconds is that of `delays`.
-    fn spray(
-        paths: &mut Paths,
-        delays: [u64; COUNT as usize],
-        packets: u32,
-    ) -> [u32; COUNT as usize] {
+    fn spray(paths: &mut Paths, delays: [u64; COUNT as usize], packets: u32) -> [u32; COUNT as usize] {
         let mut sent = [0; COUNT as usize];
         for _ in 0..packets {
             let path = paths.choose(Duration::ZERO, COUNT, true);

@@ -67,13 +67,7 @@ impl Reads {
             }
             self.remove(*ended);
         }
-        let read = Read {
-            request,
-            from,
-            received: 0,
-            turn: None,
-            heard: Duration::ZERO,
-        };
+        let read = Read { request, from, received: 0, turn: None, heard: Duration::ZERO };
         self.reads.insert(reader(&read.request), read);
     }
 
@@ -144,8 +138,5 @@ impl Reads {
 
 /// Returns the identity of the read of a work request.
 pub(crate) fn reader(request: &Request) -> Reader {
-    Reader {
-        qp: request.qp,
-        request: request.id,
-    }
+    Reader { qp: request.qp, request: request.id }
 }

@@ -144,9 +144,7 @@ impl Receiver {
 
     /// Returns the bytes of a message that have arrived, including `length` more.
     pub(crate) fn with(&self, message: u64, length: u32) -> u32 {
-        self.partial
-            .get(&message)
-            .map_or(length, |before| before.saturating_add(length))
+        self.partial.get(&message).map_or(length, |before| before.saturating_add(length))
     }
 
     /// Records the arrival of `length` bytes of a message of `total` bytes.

@@ -67,11 +67,7 @@ impl Receivers {
     }
 
     /// Returns the receiving end of a connection, if there is any.
-    pub(crate) fn get_mut(
-        &mut self,
-        from: PortId,
-        (qp, connection): (u16, u64),
-    ) -> Option<&mut Receiver> {
+    pub(crate) fn get_mut(&mut self, from: PortId, (qp, connection): (u16, u64)) -> Option<&mut Receiver> {
         let receiver = self.0.get_mut(&(from, qp))?;
         (receiver.connection == connection).then_some(receiver)
     }

@@ -103,11 +103,7 @@ pub(crate) struct Shortest {
 
 impl Shortest {
     pub(crate) fn new(now: Duration, round_trip: Duration) -> Self {
-        Self {
-            now: round_trip,
-            before: round_trip,
-            begun: now,
-        }
+        Self { now: round_trip, before: round_trip, begun: now }
     }
 
     /// Takes a round trip into account; returns the shortest one.
@@ -172,9 +168,7 @@ impl Window {
 
     /// Returns the timeout for an acknowledgement.
     pub(crate) fn timeout(&self) -> Duration {
-        self.smoothed
-            .map_or(INITIAL_TIMEOUT, |smoothed| (smoothed * 4).max(MIN_TIMEOUT))
-            .max(self.caution)
+        self.smoothed.map_or(INITIAL_TIMEOUT, |smoothed| (smoothed * 4).max(MIN_TIMEOUT)).max(self.caution)
     }
 
     /// Returns the timeout for a packet after the acknowledgement of a later one on the same path.
@@ -228,10 +222,7 @@ impl Window {
     /// Adjusts the window after a round trip.
     fn end_round(&mut self, now: Duration) {
         let round = self.round;
-        self.round = Round {
-            begun: now,
-            ..Round::default()
-        };
+        self.round = Round { begun: now, ..Round::default() };
         if 2 * round.late > round.acknowledged {
             let excess = round.excess / f64::from(round.late);
             self.shrink(1.0 - DECREASE * excess, LEAST_IF_LATE.min(self.size));
@@ -247,10 +238,7 @@ impl Window {
         // All losses of a round trip count as one.
         if now.saturating_sub(self.round.begun) >= self.smoothed.unwrap_or_default() {
             self.shrink(LEAST_PART, LEAST);
-            self.round = Round {
-                begun: now,
-                ..Round::default()
-            };
+            self.round = Round { begun: now, ..Round::default() };
         }
     }
 
@@ -374,9 +362,7 @@ mod tests {
         window.size = 2.5;
         let mut admitted = 0;
         for _ in 0..1000 {
-            admitted += (0..8)
-                .filter(|in_flight| window.admits(now, *in_flight))
-                .count();
+            admitted += (0..8).filter(|in_flight| window.admits(now, *in_flight)).count();
             window.sent(now);
         }
         assert!((2480..=2520).contains(&admitted), "{admitted}");

@@ -42,13 +42,7 @@ impl Set {
         register.permissions = ALL_PERMISSIONS;
         let page = driver.world.map(1);
         let region = Region::new(&mut driver, vec![page], register);
-        let mut set = Self {
-            driver,
-            pd,
-            cq,
-            region,
-            qps: Vec::new(),
-        };
+        let mut set = Self { driver, pd, cq, region, qps: Vec::new() };
         qp_types.iter().for_each(|qp_type| set.add(*qp_type));
         set.driver.world.quiesced.clear();
         set
@@ -139,14 +133,7 @@ impl Set {
     }
 
     fn arrival(&self, qp: usize, content: Content) -> Arrival {
-        Arrival {
-            peer: PEER,
-            peer_qp: 5,
-            qp: self.qps[qp].number,
-            transport: QpType::Srd,
-            qkey: QKEY,
-            content,
-        }
+        Arrival { peer: PEER, peer_qp: 5, qp: self.qps[qp].number, transport: QpType::Srd, qkey: QKEY, content }
     }
 
     fn message(&self, qp: usize, length: u32) -> Arrival {
@@ -157,19 +144,8 @@ impl Set {
     /// Returns a write of 8 bytes with immediate data.
     fn write(&self, qp: usize) -> Arrival {
         let (memory, length) = ((self.region.rkey, IOVA), 8);
-        let end = Some(WriteEnd {
-            length,
-            immediate: Some(1),
-            unsolicited: false,
-        });
-        self.arrival(
-            qp,
-            Content::Write {
-                memory,
-                length,
-                end,
-            },
-        )
+        let end = Some(WriteEnd { length, immediate: Some(1), unsolicited: false });
+        self.arrival(qp, Content::Write { memory, length, end })
     }
 
     fn deliver(&mut self, arrival: &Arrival) -> Result<Delivery, Refusal> {
@@ -179,9 +155,7 @@ impl Set {
         match (&delivery, &arrival.content) {
             (Err(_), _) => assert!(segments.is_empty()),
             (_, Content::Send { length, .. } | Content::Write { length, .. }) => {
-                let found = segments
-                    .iter()
-                    .map(|it| (it.address, it.length, it.relaxed));
+                let found = segments.iter().map(|it| (it.address, it.length, it.relaxed));
                 assert!(found.eq([(self.region.pages()[0], *length, false)]));
             }
             _ => {}

@@ -22,10 +22,7 @@ use text::*;
 fn denying(settings: &Settings, peers: &mut Peers, from: usize, both: bool) -> Settings {
     let [from, to] = [from, 1 - from].map(|port| peers.address(PortId(port)).into());
     let deny = vec![Denied { from, to, both }];
-    Settings {
-        deny,
-        ..settings.clone()
-    }
+    Settings { deny, ..settings.clone() }
 }
 
 /// Resets the device; returns whether the reset begins and ends as it should.

@@ -34,13 +34,7 @@ impl Set {
             Profile::Efa0 => 0,
             _ => driver.execute(&create_eq(ring)).unwrap().eqn,
         };
-        Self {
-            driver,
-            pd,
-            uar,
-            eqn,
-            ring,
-        }
+        Self { driver, pd, uar, eqn, ring }
     }
 
     #[track_caller]

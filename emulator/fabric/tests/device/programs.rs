@@ -32,13 +32,7 @@ impl Wire {
 
 /// Returns another program that has been asked to join, has been offered a session, and offers none.
 fn newcomer<'a>(net: &Net, program: u64, addresses: &'a [[u8; 16]]) -> Newcomer<'a> {
-    Newcomer {
-        program,
-        host: None,
-        addresses,
-        session: net.fabric.session(program, addresses),
-        offered: 0,
-    }
+    Newcomer { program, host: None, addresses, session: net.fabric.session(program, addresses), offered: 0 }
 }
 
 /// Lets another program join.
@@ -57,13 +51,9 @@ fn join(net: &Net, program: u64, addresses: &[[u8; 16]]) -> (LinkId, Arc<Wire>) 
 /// Joins two programs with one device each.
 fn join_each_other(nets: &mut [Net; 2]) -> [(LinkId, Arc<Wire>); 2] {
     let addresses = [1, 0].map(|other: usize| [nets[other].address(PortId(0))]);
-    let newcomers =
-        [0, 1].map(|index: usize| newcomer(&nets[index], 1 - index as u64, &addresses[index]));
+    let newcomers = [0, 1].map(|index: usize| newcomer(&nets[index], 1 - index as u64, &addresses[index]));
     [0, 1].map(|index: usize| {
-        let newcomer = Newcomer {
-            offered: newcomers[1 - index].session.number,
-            ..newcomers[index]
-        };
+        let newcomer = Newcomer { offered: newcomers[1 - index].session.number, ..newcomers[index] };
         let wire = Arc::default();
         let link = try_join(&nets[index], &newcomer, &wire);
         (link.unwrap(), wire)
@@ -80,8 +70,7 @@ struct Programs {
 
 impl Programs {
     fn new(qp_type: QpType, settings: &Settings, pages: u64) -> Self {
-        let mut nets = [1, 2]
-            .map(|program| Net::of_program(&[Profile::Efa3], settings.clone(), program, program));
+        let mut nets = [1, 2].map(|program| Net::of_program(&[Profile::Efa3], settings.clone(), program, program));
         let addresses = [0, 1].map(|index: usize| nets[index].address(PortId(0)));
         let mut qps = [0, 1].map(|index: usize| nets[index].qp(0, qp_type));
         for index in 0..2 {
@@ -89,12 +78,7 @@ impl Programs {
         }
         let regions = [0, 1].map(|at: usize| nets[at].region(&qps[at], pages, 77));
         let links = join_each_other(&mut nets);
-        Self {
-            nets,
-            qps,
-            regions,
-            links,
-        }
+        Self { nets, qps, regions, links }
     }
 
     /// Returns programs with SRD queue pairs, and a region of a page of each.
@@ -104,11 +88,7 @@ impl Programs {
 
     /// Returns work requests of one program: a message, a write, and a read.
     fn sends(&self, from: usize, length: u32) -> [Send; 3] {
-        let (peer, own, theirs) = (
-            &self.qps[1 - from],
-            &self.regions[from],
-            &self.regions[1 - from],
-        );
+        let (peer, own, theirs) = (&self.qps[1 - from], &self.regions[from], &self.regions[1 - from]);
         let message = Send::message(peer, own, length);
         let write = Send::write(peer, own, theirs, length);
         [message, write, Send::read(peer, own, theirs, length)]
@@ -172,9 +152,7 @@ impl Programs {
             if frames.iter().all(Vec::is_empty) {
                 return;
             }
-            (0..)
-                .zip(frames)
-                .for_each(|(from, frames)| self.pass(from, frames));
+            (0..).zip(frames).for_each(|(from, frames)| self.pass(from, frames));
         }
     }
 

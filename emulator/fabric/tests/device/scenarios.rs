@@ -72,9 +72,7 @@ fn take(driver: &mut Driver, start: &Value, step: &str) {
     let words: Vec<_> = rest.split_whitespace().collect();
     let short = |word: &str| number(word) as u16;
     let shorts = || words.iter().map(|word| short(word)).collect::<Vec<_>>();
-    let Driver {
-        device, world, aq, ..
-    } = &mut *driver;
+    let Driver { device, world, aq, .. } = &mut *driver;
     match (verb, &words[..]) {
         ("device", [name]) => *driver = Driver::new(profile(name)),
         ("set", _) => driver.set(rest),
@@ -103,9 +101,7 @@ fn take(driver: &mut Driver, start: &Value, step: &str) {
         ("try_reset", [works]) => assert_eq!(reset_works(driver), *works == "works"),
         ("set_response_address", []) => driver.set_response_address(),
         ("set_up", []) => driver.set_up(),
-        ("set_up", [acq, aenq]) => {
-            driver.set_up_with([acq, aenq].map(|vector| short(vector) as u8))
-        }
+        ("set_up", [acq, aenq]) => driver.set_up_with([acq, aenq].map(|vector| short(vector) as u8)),
         ("start_over", []) => driver.start_over(),
 
         // A number of protocol errors may follow.
@@ -153,11 +149,7 @@ fn take(driver: &mut Driver, start: &Value, step: &str) {
         ("dma", [is]) => world.dma_is_off = *is == "off",
         ("unmap", ["aq"]) => world.unmap(*aq),
         ("unmap", [ring]) => {
-            let ring = if *ring == "acq" {
-                &driver.acq
-            } else {
-                &driver.aenq
-            };
+            let ring = if *ring == "acq" { &driver.acq } else { &driver.aenq };
             let base = ring.base;
             driver.world.unmap(base);
         }
@@ -204,9 +196,7 @@ fn take(driver: &mut Driver, start: &Value, step: &str) {
                 let path = format!("/{}", path.replace('.', "/"));
                 let found = state(driver).pointer(&path).expect(&path).clone();
                 let expected: Value = match value.strip_prefix('+') {
-                    Some(more) => {
-                        (start.pointer(&path).unwrap().as_u64().unwrap() + number(more)).into()
-                    }
+                    Some(more) => (start.pointer(&path).unwrap().as_u64().unwrap() + number(more)).into(),
                     None => serde_json::from_str(value).expect(value),
                 };
                 assert_eq!(found, expected, "{path}");

@@ -55,10 +55,7 @@ fn every_status_has_a_source_and_a_test() {
     let statuses = (1..=u8::MAX).filter_map(|code| Some((code, CompStatus::try_from(code).ok()?)));
     for (code, status) in statuses {
         let start = format!("| {code} | `{status}` |");
-        let rows: Vec<_> = guide
-            .lines()
-            .filter(|line| line.starts_with(&start))
-            .collect();
+        let rows: Vec<_> = guide.lines().filter(|line| line.starts_with(&start)).collect();
         assert_eq!(rows.len(), 1, "{start}");
         let test = rows[0].trim_end_matches(" |").rsplit("| ").next().unwrap();
         let test = format!("fn {}()", test.trim_matches('`'));

@@ -38,12 +38,7 @@ pub(crate) fn field(fields: &[Item], path: &str) -> Item {
         let (name, kind) = ("", Kind::Number);
         let bit = 8 * number(offset) as usize;
         let bits = 8;
-        return Item {
-            name,
-            bit,
-            bits,
-            kind,
-        };
+        return Item { name, bit, bits, kind };
     }
     let (name, rest) = path.split_once('.').unwrap_or((path, ""));
     let item = *fields.iter().find(|item| item.name == name).expect(path);
@@ -52,10 +47,7 @@ pub(crate) fn field(fields: &[Item], path: &str) -> Item {
         Kind::Fields(inner) => field(inner, rest),
         _ => field(InlinePages::FIELDS, rest),
     };
-    Item {
-        bit: item.bit + inner.bit,
-        ..inner
-    }
+    Item { bit: item.bit + inner.bit, ..inner }
 }
 
 pub(crate) fn number(text: &str) -> u64 {
@@ -73,11 +65,7 @@ pub(crate) fn commands(good: &AqRequest, text: &str) -> Vec<AqRequest> {
     let payloads = changed(fields_of(opcode)[0], good.payload, changes);
     let of_flags = |flags| {
         let control = AqFlags::from_raw(number(flags) as u8);
-        payloads.iter().map(move |payload| AqRequest {
-            control,
-            payload: *payload,
-            ..*good
-        })
+        payloads.iter().map(move |payload| AqRequest { control, payload: *payload, ..*good })
     };
     flags.split(',').flat_map(of_flags).collect()
 }

@@ -22,10 +22,7 @@ pub(crate) struct Aenq {
 impl Aenq {
     /// Replaces or removes the ring, and clears all state.
     pub(crate) fn configure(&mut self, ring: Option<EventRing>) {
-        *self = Self {
-            ring,
-            ..Self::default()
-        };
+        *self = Self { ring, ..Self::default() };
     }
 
     /// Memory of the ring, if there is one.
@@ -76,9 +73,7 @@ impl Aenq {
         let entry = AenqEntry {
             group,
             syndrome,
-            flags: AenqFlags {
-                phase: ring.phase(),
-            },
+            flags: AenqFlags { phase: ring.phase() },
             timestamp: u64::try_from(now.as_micros()).unwrap_or(u64::MAX),
             data: [0; 48],
         };
@@ -87,11 +82,7 @@ impl Aenq {
     }
 
     /// Returns whether a keep-alive event is due, and the due time of the next one. They are disabled if `period` is `None`.
-    pub(crate) fn keep_alive(
-        &mut self,
-        now: Duration,
-        period: Option<Duration>,
-    ) -> (bool, Option<Duration>) {
+    pub(crate) fn keep_alive(&mut self, now: Duration, period: Option<Duration>) -> (bool, Option<Duration>) {
         let Some(period) = period.filter(|_| self.ring.is_some()) else {
             self.keep_alive = None;
             return (false, None);

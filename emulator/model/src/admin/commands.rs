@@ -59,24 +59,12 @@ pub(crate) fn execute(
         _ => Execution::Done(dispatch(opcode, &mut parts, host, entry)),
     };
     let missed = parts.data.resources.take_missed();
-    (
-        execution,
-        missed.then_some(ProtocolError::EndedObject { opcode }),
-    )
+    (execution, missed.then_some(ProtocolError::EndedObject { opcode }))
 }
 
 /// Begins to register a memory region.
-fn register(
-    data: &mut DataPath,
-    host: &mut dyn Host,
-    entry: &AqEntry,
-    budget: &mut u32,
-) -> Execution {
-    let DataPath {
-        attributes,
-        resources: Resources { mrs, pds, .. },
-        ..
-    } = data;
+fn register(data: &mut DataPath, host: &mut dyn Host, entry: &AqEntry, budget: &mut u32) -> Execution {
+    let DataPath { attributes, resources: Resources { mrs, pds, .. }, .. } = data;
     let begun = command(entry).and_then(|command| mrs.begin(attributes, pds, command));
     match begun {
         Ok(registration) => resume(data, host, Box::new(registration), budget),
@@ -91,11 +79,7 @@ pub(crate) fn resume(
     mut registration: Box<Registration>,
     budget: &mut u32,
 ) -> Execution {
-    let DataPath {
-        attributes,
-        resources: Resources { mrs, pds, .. },
-        ..
-    } = data;
+    let DataPath { attributes, resources: Resources { mrs, pds, .. }, .. } = data;
     match registration.pages.read(attributes, host, budget) {
         Ok(false) => Execution::Unfinished(registration),
         Ok(true) => {
@@ -106,40 +90,16 @@ pub(crate) fn resume(
     }
 }
 
-fn dispatch(
-    opcode: Opcode,
-    parts: &mut Parts<'_>,
-    host: &mut dyn Host,
-    entry: &AqEntry,
-) -> Result<AcqEntry, Failure> {
+fn dispatch(opcode: Opcode, parts: &mut Parts<'_>, host: &mut dyn Host, entry: &AqEntry) -> Result<AcqEntry, Failure> {
     use efa_hw::admin::{ah::*, cq::*, eq::*, event_counter::*, mr::*, pd::*, qp::*, uar::*};
     use efa_hw::{
         features::{GetFeature, SetFeature},
         stats::GetStats,
     };
 
-    let Parts {
-        bars,
-        vectors,
-        features,
-        data,
-    } = parts;
-    let DataPath {
-        attributes,
-        resources,
-        statistics,
-        ..
-    } = &mut **data;
-    let Resources {
-        pds,
-        uars,
-        eqs,
-        event_counters,
-        ahs,
-        mrs,
-        cqs,
-        qps,
-    } = resources;
+    let Parts { bars, vectors, features, data } = parts;
+    let DataPath { attributes, resources, statistics, .. } = &mut **data;
+    let Resources { pds, uars, eqs, event_counters, ahs, mrs, cqs, qps } = resources;
     match opcode {
         // These also affect work requests and the objects that a queue pair refers to.
         Opcode::ModifyQp => run(entry, |c: ModifyQp| data.modify_qp(host, &c)),
@@ -147,16 +107,12 @@ fn dispatch(
         Opcode::DeregMr => run(entry, |c: DeregMr| data.dereg_mr(host, &c)),
         // `register` executes the first one.
         Opcode::RegMr | Opcode::Service => Err(Status::UnsupportedOpcode.into()),
-        Opcode::CreateQp => run(entry, |c: CreateQp| {
-            qps.create(attributes, bars, Used { pds, uars, cqs }, &c)
-        }),
+        Opcode::CreateQp => run(entry, |c: CreateQp| qps.create(attributes, bars, Used { pds, uars, cqs }, &c)),
         Opcode::QueryQp => run(entry, |c: QueryQp| qps.query(&c)),
         Opcode::CreateAh => run(entry, |c: CreateAh| ahs.create(attributes, pds, &c)),
         Opcode::DestroyAh => run(entry, |c: DestroyAh| ahs.destroy(pds, &c)),
         Opcode::AllocMr => run(entry, |c: AllocMr| mrs.alloc(attributes, pds, &c)),
-        Opcode::CreateCq => run(entry, |c: CreateCq| {
-            cqs.create(attributes, bars, uars, eqs, &c)
-        }),
+        Opcode::CreateCq => run(entry, |c: CreateCq| cqs.create(attributes, bars, uars, eqs, &c)),
         Opcode::DestroyCq => run(entry, |c: DestroyCq| cqs.destroy(uars, eqs, &c)),
         Opcode::GetFeature => run(entry, |c: GetFeature| features.get(attributes, &c)),
         Opcode::SetFeature => run(entry, |c: SetFeature| features.set(attributes, host, &c)),
@@ -167,21 +123,13 @@ fn dispatch(
         Opcode::DeallocUar => run(entry, |c: DeallocUar| uars.dealloc(&c)),
         Opcode::CreateEq => run(entry, |c: CreateEq| eqs.create(attributes, *vectors, &c)),
         Opcode::DestroyEq => run(entry, |c: DestroyEq| eqs.destroy(&c)),
-        Opcode::CreateEventCounter => run(entry, |c: CreateEventCounter| {
-            event_counters.create(attributes, uars, &c)
-        }),
-        Opcode::DestroyEventCounter => run(entry, |c: DestroyEventCounter| {
-            event_counters.destroy(attributes, uars, &c)
-        }),
-        Opcode::ModifyEventCounter => run(entry, |c: ModifyEventCounter| {
-            event_counters.modify(attributes, host, &c)
-        }),
-        Opcode::AttachEventCounter => run(entry, |c: AttachEventCounter| {
-            event_counters.attach(attributes, qps, &c)
-        }),
-        Opcode::DetachEventCounter => run(entry, |c: DetachEventCounter| {
-            event_counters.detach(attributes, qps, &c)
-        }),
+        Opcode::CreateEventCounter => run(entry, |c: CreateEventCounter| event_counters.create(attributes, uars, &c)),
+        Opcode::DestroyEventCounter => {
+            run(entry, |c: DestroyEventCounter| event_counters.destroy(attributes, uars, &c))
+        }
+        Opcode::ModifyEventCounter => run(entry, |c: ModifyEventCounter| event_counters.modify(attributes, host, &c)),
+        Opcode::AttachEventCounter => run(entry, |c: AttachEventCounter| event_counters.attach(attributes, qps, &c)),
+        Opcode::DetachEventCounter => run(entry, |c: DetachEventCounter| event_counters.detach(attributes, qps, &c)),
     }
 }
 

@@ -21,18 +21,11 @@ pub(crate) struct Features {
 
 /// Decodes a feature id. Fails if the device does not support the feature.
 fn supported(attributes: &Attributes, id: u8) -> Result<FeatureId, Status> {
-    FeatureId::try_from(id)
-        .ok()
-        .filter(|feature| attributes.supports(*feature))
-        .ok_or(Status::UnsupportedOpcode)
+    FeatureId::try_from(id).ok().filter(|feature| attributes.supports(*feature)).ok_or(Status::UnsupportedOpcode)
 }
 
 impl Features {
-    pub(crate) fn get(
-        &self,
-        attributes: &Attributes,
-        command: &GetFeature,
-    ) -> Result<GetFeatureResponse, Status> {
+    pub(crate) fn get(&self, attributes: &Attributes, command: &GetFeature) -> Result<GetFeatureResponse, Status> {
         let response = match supported(attributes, command.feature_id)? {
             FeatureId::DeviceAttr => attributes.device_attr().into_response(),
             FeatureId::AenqConfig => attributes.aenq_config(self.aenq_groups).into_response(),
@@ -63,15 +56,10 @@ impl Features {
         Ok(NoData {})
     }
 
-    fn set_aenq_config(
-        &mut self,
-        attributes: &Attributes,
-        command: &SetFeature,
-    ) -> Result<(), Status> {
+    fn set_aenq_config(&mut self, attributes: &Attributes, command: &SetFeature) -> Result<(), Status> {
         let config = AenqConfig::from_setting(&command.data);
-        let canonical = config.into_setting() == command.data
-            && !command.control.ctrl_data
-            && !command.control.ctrl_data_indirect;
+        let canonical =
+            config.into_setting() == command.data && !command.control.ctrl_data && !command.control.ctrl_data_indirect;
         ensure(canonical, Status::MalformedRequest)?;
         let supported = config.enabled_groups & !attributes.aenq_groups == 0;
         ensure(supported, Status::IllegalParameter)?;

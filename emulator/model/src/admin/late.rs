@@ -42,11 +42,7 @@ impl Late {
         if self.0.len() == MAX {
             self.0.pop_front();
         }
-        self.0.push_back(Kept {
-            answer,
-            after_commands,
-            was_reset: false,
-        });
+        self.0.push_back(Kept { answer, after_commands, was_reset: false });
     }
 
     /// Records a reset.
@@ -67,8 +63,7 @@ impl Late {
             Answer::Completion(_) => completions,
             Answer::Event { .. } => events,
         };
-        let due =
-            |kept: &Kept| kept.was_reset && kept.after_commands == 0 && possible(&kept.answer);
+        let due = |kept: &Kept| kept.was_reset && kept.after_commands == 0 && possible(&kept.answer);
         let position = self.0.iter().position(due)?;
         Some(self.0.remove(position)?.answer)
     }

@@ -19,10 +19,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::ring::{EventRing, SubmissionRing};
-use crate::{
-    DmaError, Host, ProtocolError, Then, faults::then::HELD, queue::Place,
-    resources::mr::Registration, view,
-};
+use crate::{DmaError, Host, ProtocolError, Then, faults::then::HELD, queue::Place, resources::mr::Registration, view};
 
 /// A command that was fetched.
 #[derive(Debug)]
@@ -114,11 +111,7 @@ impl AdminQueue {
     }
 
     /// Handles the doorbell. `submitted` is the total number of submitted commands, modulo 2^16.
-    pub(crate) fn submit(
-        &mut self,
-        now: Option<Duration>,
-        submitted: u16,
-    ) -> Result<(), ProtocolError> {
+    pub(crate) fn submit(&mut self, now: Option<Duration>, submitted: u16) -> Result<(), ProtocolError> {
         let (in_flight, fetched) = (self.in_flight(), self.fetched());
         let (Some(ring), Some(completion)) = (&mut self.submission, &self.completion) else {
             return Err(ProtocolError::NoQueue);
@@ -126,8 +119,7 @@ impl AdminQueue {
         // Each command needs an entry in the completion queue.
         let room = usize::from(completion.depth()).saturating_sub(fetched);
         let room = room.min(ring.depth().into());
-        ring.submit(submitted, room)
-            .map_err(|submitted| ProtocolError::Overflow { submitted, room })?;
+        ring.submit(submitted, room).map_err(|submitted| ProtocolError::Overflow { submitted, room })?;
         self.was_idle |= in_flight == 0;
         let waiting = ring.waiting().into();
         self.rung.resize(waiting, now);
@@ -156,9 +148,7 @@ impl AdminQueue {
     /// Held commands: their numbers, and the names under which they are held.
     pub(crate) fn held(&self) -> impl Iterator<Item = (u64, &str)> {
         let held = self.pending.range((HELD, 0)..);
-        held.filter_map(|((_, number), pending)| {
-            Some((*number, pending.fetched.fault.as_ref()?.hold.as_deref()?))
-        })
+        held.filter_map(|((_, number), pending)| Some((*number, pending.fetched.fault.as_ref()?.hold.as_deref()?)))
     }
 
     /// Releases a held command, which completes when the device runs next.
@@ -172,21 +162,15 @@ impl AdminQueue {
     /// this is the first.
     pub(crate) fn page_lists(&self) -> impl Iterator<Item = Place> {
         let executing = self.executing.iter().map(|(fetched, _)| &fetched.command);
-        let pending = self
-            .pending
-            .values()
-            .map(|pending| &pending.fetched.command);
+        let pending = self.pending.values().map(|pending| &pending.fetched.command);
         let commands = executing.chain(pending);
         let is_registration = |opcode| Opcode::try_from(opcode) == Ok(Opcode::RegMr);
         let registrations = commands.filter(move |entry| is_registration(entry.header().opcode));
-        registrations.filter_map(|entry| {
-            match RegMr::from_request(&entry.request()).page_list()? {
-                PageList::Direct(list) | PageList::Indirect(list) => Some(Place {
-                    base: list.address,
-                    size: list.length.into(),
-                }),
-                PageList::Inline(_) => None,
+        registrations.filter_map(|entry| match RegMr::from_request(&entry.request()).page_list()? {
+            PageList::Direct(list) | PageList::Indirect(list) => {
+                Some(Place { base: list.address, size: list.length.into() })
             }
+            PageList::Inline(_) => None,
         })
     }
 
@@ -218,9 +202,7 @@ impl AdminQueue {
             AcqHeader {
                 command_id: CommandId { id },
                 status: pending.status,
-                flags: AcqFlags {
-                    phase: ring.phase() != fault.wrong_phase,
-                },
+                flags: AcqFlags { phase: ring.phase() != fault.wrong_phase },
                 checksum: 0,
             }
             .put(&mut entry);

@@ -24,9 +24,7 @@ fn is_valid(base: u64, entry_size: usize, depth: u16) -> bool {
         && base % entry_size as u64 == 0
         && (2..=MAX_DEPTH).contains(&depth)
         && depth.is_power_of_two()
-        && base
-            .checked_add(u64::from(depth) * entry_size as u64)
-            .is_some()
+        && base.checked_add(u64::from(depth) * entry_size as u64).is_some()
 }
 
 /// The ring of submitted commands.
@@ -45,13 +43,7 @@ impl SubmissionRing {
     pub(crate) fn new(base: u64, caps: AqCaps, protocol: Protocol) -> Option<Self> {
         let entry_size = usize::from(caps.entry_size);
         let valid = entry_size == protocol.entry_size() && is_valid(base, entry_size, caps.depth);
-        valid.then_some(Self {
-            base,
-            depth: caps.depth,
-            protocol,
-            submitted: 0,
-            fetched: 0,
-        })
+        valid.then_some(Self { base, depth: caps.depth, protocol, submitted: 0, fetched: 0 })
     }
 
     pub(crate) fn depth(&self) -> u16 {
@@ -99,15 +91,9 @@ impl EventRing {
     /// Creates a ring if its geometry is valid and the device has its interrupt vector.
     pub(crate) fn new(base: u64, caps: EventRingCaps, vectors: u16) -> Option<Self> {
         let vector = caps.msix_vector.into();
-        let valid = usize::from(caps.entry_size) == ENTRY_SIZE
-            && is_valid(base, ENTRY_SIZE, caps.depth)
-            && vector < vectors;
-        valid.then_some(Self {
-            base,
-            depth: caps.depth,
-            vector,
-            written: 0,
-        })
+        let valid =
+            usize::from(caps.entry_size) == ENTRY_SIZE && is_valid(base, ENTRY_SIZE, caps.depth) && vector < vectors;
+        valid.then_some(Self { base, depth: caps.depth, vector, written: 0 })
     }
 
     pub(crate) fn depth(&self) -> u16 {
@@ -116,10 +102,7 @@ impl EventRing {
 
     /// Memory of the ring.
     pub(crate) fn place(&self) -> Place {
-        Place {
-            base: self.base,
-            size: u64::from(self.depth) * ENTRY_SIZE as u64,
-        }
+        Place { base: self.base, size: u64::from(self.depth) * ENTRY_SIZE as u64 }
     }
 
     /// Interrupt vector that signals a new entry.

@@ -12,18 +12,11 @@ use crate::{
 
 impl DataPath {
     /// Counts the end of a send-queue work request. Posts a completion if it is signaled or has failed.
-    pub(super) fn end_send(
-        &mut self,
-        host: &mut dyn Host,
-        number: u16,
-        request: &Outstanding,
-        status: CompStatus,
-    ) {
+    pub(super) fn end_send(&mut self, host: &mut dyn Host, number: u16, request: &Outstanding, status: CompStatus) {
         let status = request.status(status);
         let ok = status == u8::from(CompStatus::Ok);
         self.count_flushed(status);
-        self.statistics
-            .count_request(request.operation, request.length, ok);
+        self.statistics.count_request(request.operation, request.length, ok);
         if ok {
             self.count_time(host, request);
         }
@@ -48,11 +41,7 @@ impl DataPath {
             qp_num: number,
             ..Cdesc::default()
         };
-        let completion = if qp.has_long_ids {
-            completion.with_req_id_ex(request.req_id_ex)
-        } else {
-            completion
-        };
+        let completion = if qp.has_long_ids { completion.with_req_id_ex(request.req_id_ex) } else { completion };
         let cq = qp.send_cq;
         self.post_completion(host, cq, completion, request.fault.as_deref());
     }
@@ -98,13 +87,7 @@ impl DataPath {
     }
 
     /// Completes a receive work request that failed.
-    pub(super) fn fail_receive(
-        &mut self,
-        host: &mut dyn Host,
-        number: u16,
-        receive: &Receive,
-        status: CompStatus,
-    ) {
+    pub(super) fn fail_receive(&mut self, host: &mut dyn Host, number: u16, receive: &Receive, status: CompStatus) {
         if let Some(qp) = self.resources.qps.get_mut(number) {
             qp.receive_queue.end(receive);
             let cq = qp.recv_cq;
@@ -114,13 +97,7 @@ impl DataPath {
     }
 
     /// Posts a completion, and an event if requested, with the effects of a fault.
-    fn post_completion(
-        &mut self,
-        host: &mut dyn Host,
-        cq: (u16, u16),
-        completion: Cdesc,
-        fault: Option<&Then>,
-    ) {
+    fn post_completion(&mut self, host: &mut dyn Host, cq: (u16, u16), completion: Cdesc, fault: Option<&Then>) {
         // Unsolicited completions consume no work request, so no doorbell has to precede them.
         if !completion.flags.unsolicited {
             if let Some(error) = self.resources.cqs.note_completion(cq.0) {
@@ -140,13 +117,7 @@ impl DataPath {
     }
 
     /// Posts a completion at once, with the errors that its fault specifies.
-    pub(super) fn post(
-        &mut self,
-        host: &mut dyn Host,
-        cq: (u16, u16),
-        completion: Cdesc,
-        fault: Option<&Then>,
-    ) {
+    pub(super) fn post(&mut self, host: &mut dyn Host, cq: (u16, u16), completion: Cdesc, fault: Option<&Then>) {
         for _ in 0..fault.map_or(1, Then::copies) {
             if let Err(error) = self.resources.complete(host, cq, completion, fault) {
                 self.errors.access(host, error);
@@ -160,10 +131,7 @@ pub(super) fn failed(number: u16, req_id: u16, status: u8) -> Cdesc {
     Cdesc {
         req_id,
         status,
-        flags: CdescFlags {
-            q_type: QueueType::Receive.into(),
-            ..CdescFlags::default()
-        },
+        flags: CdescFlags { q_type: QueueType::Receive.into(), ..CdescFlags::default() },
         qp_num: number,
         ah: UNKNOWN_AH,
         ..Cdesc::default()

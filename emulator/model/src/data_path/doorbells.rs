@@ -32,13 +32,7 @@ impl DataPath {
     }
 
     /// Handles a write to the doorbell of a send queue.
-    fn ring_send_queue(
-        &mut self,
-        host: &mut dyn Host,
-        uar: u16,
-        number: u16,
-        value: u32,
-    ) -> Result<(), ProtocolError> {
+    fn ring_send_queue(&mut self, host: &mut dyn Host, uar: u16, number: u16, value: u32) -> Result<(), ProtocolError> {
         let Some(qp) = rung(&mut self.resources.qps, uar, number, value)? else {
             return Ok(());
         };
@@ -79,13 +73,7 @@ impl DataPath {
         Ok(())
     }
 
-    fn ring_cq(
-        &mut self,
-        host: &mut dyn Host,
-        uar: u16,
-        index: u16,
-        value: u32,
-    ) -> Result<(), ProtocolError> {
+    fn ring_cq(&mut self, host: &mut dyn Host, uar: u16, index: u16, value: u32) -> Result<(), ProtocolError> {
         let eqn = self.resources.cqs.ring(uar, index, value);
         let eqn = eqn.map_err(|_| ProtocolError::ForeignDoorbell { uar })?;
         if let Some(error) = self.resources.cqs.overflow(index, value) {
@@ -99,12 +87,7 @@ impl DataPath {
 }
 
 /// Returns the queue pair of a doorbell. In the reset state, a program could post nothing but may ring with 0: returns `None`.
-fn rung(
-    qps: &mut Qps,
-    uar: u16,
-    number: u16,
-    value: u32,
-) -> Result<Option<&mut Qp>, ProtocolError> {
+fn rung(qps: &mut Qps, uar: u16, number: u16, value: u32) -> Result<Option<&mut Qp>, ProtocolError> {
     let qp = qps.get_mut(number).filter(|qp| qp.uar == uar);
     let qp = qp.ok_or(ProtocolError::ForeignDoorbell { uar })?;
     match (qp.state, value) {

@@ -7,20 +7,12 @@ use std::time::Duration;
 use efa_hw::{admin::qp::QpState, io::CompStatus};
 
 use super::DataPath;
-use crate::{
-    Host, Queue, QueueError, Then, WorkKind, faults::when::Occasion,
-    resources::send_queue::Outstanding,
-};
+use crate::{Host, Queue, QueueError, Then, WorkKind, faults::when::Occasion, resources::send_queue::Outstanding};
 
 impl DataPath {
     /// Returns the effects of the rules that match work of a queue pair. If they are fatal, the device does nothing until they
     /// are [taken](Self::take_fatal_fault).
-    pub(super) fn fault(
-        &mut self,
-        kind: WorkKind,
-        qp: u16,
-        peer: Option<[u8; 16]>,
-    ) -> Option<Box<Then>> {
+    pub(super) fn fault(&mut self, kind: WorkKind, qp: u16, peer: Option<[u8; 16]>) -> Option<Box<Then>> {
         let fault = Box::new(self.faults.hit(Occasion::Work { kind, qp, peer })?);
         if fault.is_fatal() {
             self.fatal_fault = Some(fault.clone());
@@ -29,12 +21,7 @@ impl DataPath {
     }
 
     /// Returns whether a fault prevents the execution of a work request. Ends that request, unless the fault is fatal.
-    pub(super) fn prevent(
-        &mut self,
-        host: &mut dyn Host,
-        number: u16,
-        request: &Outstanding,
-    ) -> bool {
+    pub(super) fn prevent(&mut self, host: &mut dyn Host, number: u16, request: &Outstanding) -> bool {
         let Some(fault) = request.fault.as_deref() else {
             return false;
         };
@@ -51,26 +38,14 @@ impl DataPath {
     }
 
     /// Counts and completes a work request, and moves its queue pair to the error state if required.
-    pub(super) fn end(
-        &mut self,
-        host: &mut dyn Host,
-        number: u16,
-        request: &Outstanding,
-        status: CompStatus,
-    ) {
+    pub(super) fn end(&mut self, host: &mut dyn Host, number: u16, request: &Outstanding, status: CompStatus) {
         self.end_send(host, number, request, status);
         let code = request.status(status);
         self.break_qp(host, number, code, request.fault.as_deref());
     }
 
     /// Moves a queue pair to the error state if a status or a fault requires that.
-    pub(super) fn break_qp(
-        &mut self,
-        host: &mut dyn Host,
-        number: u16,
-        code: u8,
-        fault: Option<&Then>,
-    ) {
+    pub(super) fn break_qp(&mut self, host: &mut dyn Host, number: u16, code: u8, fault: Option<&Then>) {
         let breaks = fault.is_some_and(|fault| fault.qp_error);
         if breaks || code == u8::from(CompStatus::LocalQpInternalError) {
             self.fail(host, number);
@@ -82,11 +57,7 @@ impl DataPath {
     /// # Errors
     ///
     /// There is no such queue pair.
-    pub(crate) fn force_error(
-        &mut self,
-        host: &mut dyn Host,
-        number: u16,
-    ) -> Result<(), QueueError> {
+    pub(crate) fn force_error(&mut self, host: &mut dyn Host, number: u16) -> Result<(), QueueError> {
         let qp = self.resources.qps.get(number);
         // A queue pair in the reset state has no work requests to flush.
         let state = qp.ok_or(QueueError::Missing(Queue::Rq(number)))?.state;

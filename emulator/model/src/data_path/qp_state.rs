@@ -39,11 +39,7 @@ fn is_transition(from: QpState, to: QpState) -> bool {
 }
 
 impl DataPath {
-    pub(crate) fn modify_qp(
-        &mut self,
-        host: &mut dyn Host,
-        command: &ModifyQp,
-    ) -> Result<NoData, Status> {
+    pub(crate) fn modify_qp(&mut self, host: &mut dyn Host, command: &ModifyQp) -> Result<NoData, Status> {
         let number = number(command.qp_handle)?;
         let qp = self.resources.qps.table.get_mut(number)?;
         let mask = command.modify_mask;
@@ -63,8 +59,7 @@ impl DataPath {
         }
         let supported = self.attributes.rnr_retry || !mask.rnr_retry;
         ensure(supported, Status::UnsupportedOpcode)?;
-        let legal = (!mask.rnr_retry
-            || qp.qp_type == QpType::Srd && command.rnr_retry <= MAX_RNR_RETRY)
+        let legal = (!mask.rnr_retry || qp.qp_type == QpType::Srd && command.rnr_retry <= MAX_RNR_RETRY)
             && (!mask.sq_psn || command.sq_psn <= MAX_PSN)
             && (!mask.sq_drained_async_notify || to == QpState::Sqd);
         ensure(legal, Status::IllegalParameter)?;
@@ -100,11 +95,7 @@ impl DataPath {
         Ok(NoData {})
     }
 
-    pub(crate) fn destroy_qp(
-        &mut self,
-        host: &mut dyn Host,
-        command: &DestroyQp,
-    ) -> Result<NoData, Status> {
+    pub(crate) fn destroy_qp(&mut self, host: &mut dyn Host, command: &DestroyQp) -> Result<NoData, Status> {
         let number = number(command.qp_handle)?;
         let qp = self.resources.qps.table.get_mut(number)?;
         host.quiesce();

@@ -64,8 +64,7 @@ impl DataPath {
             && !wqe.meta.ctrl1.inline_msg;
         ensure(allowed, CompStatus::LocalUnsupportedOp)?;
         if !wqe.is_canonical(work) {
-            self.errors
-                .program(host, wqe.malformed(number, Fault::Reserved));
+            self.errors.program(host, wqe.malformed(number, Fault::Reserved));
             return Err(CompStatus::LocalQpInternalError);
         }
         let mrs = &mut self.resources.mrs;
@@ -74,20 +73,14 @@ impl DataPath {
                 let pages = mrs.begin_fast(&self.attributes, pd, request)?;
                 Ok(Some((request, pages)))
             }
-            RegionWork::Invalidate(request) => mrs
-                .invalidate(host, pd, request.lkey)
-                .map(|()| None)
-                .map_err(|_| CompStatus::LocalInvalidLkey),
+            RegionWork::Invalidate(request) => {
+                mrs.invalidate(host, pd, request.lkey).map(|()| None).map_err(|_| CompStatus::LocalInvalidLkey)
+            }
         }
     }
 
     /// Resumes a registration: reads more of its pages, and finishes it if all are read.
-    pub(super) fn resume_registration(
-        &mut self,
-        host: &mut dyn Host,
-        number: u16,
-        mut registering: Box<Registering>,
-    ) {
+    pub(super) fn resume_registration(&mut self, host: &mut dyn Host, number: u16, mut registering: Box<Registering>) {
         let waits = registering.pages.is_long() && !self.may_register(number);
         let Some(qp) = self.resources.qps.get_mut(number) else {
             return;
@@ -130,19 +123,8 @@ impl DataPath {
         !is_read
     }
 
-    fn end_change(
-        &mut self,
-        host: &mut dyn Host,
-        number: u16,
-        id: u64,
-        work: RegionWork,
-        status: CompStatus,
-    ) {
-        host.trace(&TraceEvent::RegionWork {
-            qp: number,
-            work,
-            status,
-        });
+    fn end_change(&mut self, host: &mut dyn Host, number: u16, id: u64, work: RegionWork, status: CompStatus) {
+        host.trace(&TraceEvent::RegionWork { qp: number, work, status });
         let qp = self.resources.qps.get_mut(number);
         let Some(request) = qp.and_then(|qp| qp.send_queue.remove(id)) else {
             return;

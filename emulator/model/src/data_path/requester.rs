@@ -161,19 +161,14 @@ impl DataPath {
         };
         if is_duplicate {
             let qp = number;
-            self.errors
-                .program(host, ProgramError::DuplicateId { qp, req_id });
+            self.errors.program(host, ProgramError::DuplicateId { qp, req_id });
         }
         Some(request)
     }
 
     /// Completes a request. If its queue pair was reset, failed or destroyed since, the request has ended already.
     pub(crate) fn complete(&mut self, host: &mut dyn Host, qp: QpId, id: u64, status: CompStatus) {
-        let request = self
-            .resources
-            .qps
-            .current_mut(qp)
-            .and_then(|qp| qp.send_queue.remove(id));
+        let request = self.resources.qps.current_mut(qp).and_then(|qp| qp.send_queue.remove(id));
         if let Some(request) = request {
             self.resources.qps.schedule(qp.number);
             self.end(host, qp.number, &request, status);
@@ -207,10 +202,7 @@ impl DataPath {
         let qp = self.resources.qps.current(request.qp);
         let pd = qp.ok_or(CompStatus::Flushed)?.pd;
         for part in request.data.part(offset, length) {
-            self.resources
-                .mrs
-                .translate(pd, part, access, segments)
-                .map_err(|_| CompStatus::LocalInvalidLkey)?;
+            self.resources.mrs.translate(pd, part, access, segments).map_err(|_| CompStatus::LocalInvalidLkey)?;
         }
         Ok(())
     }
@@ -229,14 +221,7 @@ impl DataPath {
         if length == 0 {
             return Ok(());
         }
-        let memory = Keyed {
-            key,
-            address,
-            length,
-        };
-        self.resources
-            .mrs
-            .translate(pd, memory, Access::RemoteRead, segments)
-            .map_err(|_| CompStatus::RemoteBadAddress)
+        let memory = Keyed { key, address, length };
+        self.resources.mrs.translate(pd, memory, Access::RemoteRead, segments).map_err(|_| CompStatus::RemoteBadAddress)
     }
 }

@@ -147,18 +147,13 @@ impl DataPath {
     ) -> Result<Delivery, Refusal> {
         if let Err(refusal) = self.find(arrival) {
             let qp = self.resources.qps.get(arrival.qp);
-            let wrong_key = qp.is_some_and(|qp| {
-                qp.qp_type == arrival.transport && !self.has_right_qkey(qp, arrival)
-            });
+            let wrong_key = qp.is_some_and(|qp| qp.qp_type == arrival.transport && !self.has_right_qkey(qp, arrival));
             self.statistics.count_drop(wrong_key);
             return Err(refusal);
         }
         let qp = self.resources.qps.get(arrival.qp).ok_or(Refusal::Drop)?;
         let (pd, unsolicited) = (qp.pd, qp.unsolicited_write_recv);
-        let mut delivery = Delivery {
-            qp: qp.id(arrival.qp),
-            receive: None,
-        };
+        let mut delivery = Delivery { qp: qp.id(arrival.qp), receive: None };
         match arrival.content {
             Content::Send { length, .. } => {
                 let receive = self.take_receive(host, arrival)?;
@@ -170,16 +165,11 @@ impl DataPath {
                 } else {
                     let mut found = || {
                         for part in part(receive.buffers(), offset, length) {
-                            self.resources
-                                .mrs
-                                .translate(pd, part, Access::LocalWrite, segments)
-                                .ok()?;
+                            self.resources.mrs.translate(pd, part, Access::LocalWrite, segments).ok()?;
                         }
                         Some(())
                     };
-                    found()
-                        .is_none()
-                        .then_some((CompStatus::LocalInvalidLkey, CompStatus::RemoteBadStatus))
+                    found().is_none().then_some((CompStatus::LocalInvalidLkey, CompStatus::RemoteBadStatus))
                 };
                 if let Some((ours, theirs)) = statuses {
                     self.fail_receive(host, arrival.qp, &receive, ours);
@@ -187,15 +177,10 @@ impl DataPath {
                 }
                 delivery.receive = Some(receive);
             }
-            Content::Write {
-                memory,
-                length,
-                end,
-            } => {
+            Content::Write { memory, length, end } => {
                 if let Some(memory) = self.of_peer(memory, length) {
                     let mrs = &self.resources.mrs;
-                    mrs.translate(pd, memory, Access::RemoteWrite, segments)
-                        .map_err(bad_address)?;
+                    mrs.translate(pd, memory, Access::RemoteWrite, segments).map_err(bad_address)?;
                 }
                 let end = end.filter(|end| end.immediate.is_some());
                 let fits = end.is_none_or(|end| end.unsolicited == unsolicited);
@@ -208,8 +193,7 @@ impl DataPath {
                 // Each part of the response looks up its pages. All of them may be too many for one call.
                 if let Some(memory) = self.of_peer(memory, length) {
                     let mrs = &self.resources.mrs;
-                    mrs.check(pd, memory, Access::RemoteRead)
-                        .map_err(bad_address)?;
+                    mrs.check(pd, memory, Access::RemoteRead).map_err(bad_address)?;
                 }
             }
         }
@@ -245,8 +229,7 @@ impl DataPath {
             }));
         }
         let mtu = self.attributes.mtu;
-        self.statistics
-            .count_packets(arrival.content.payload(), mtu);
+        self.statistics.count_packets(arrival.content.payload(), mtu);
         if let Content::Write { length, .. } = arrival.content {
             self.statistics.count_write(length);
         }
@@ -258,23 +241,10 @@ impl DataPath {
             self.count(host, number, QpEvent::RemoteWriteComp);
         }
         let (operation, length, immediate, unsolicited) = match arrival.content {
-            Content::Send { length, immediate } => {
-                (OpType::Send, length + arrival.header(), immediate, false)
+            Content::Send { length, immediate } => (OpType::Send, length + arrival.header(), immediate, false),
+            Content::Write { end: Some(WriteEnd { length, immediate: Some(immediate), .. }), .. } => {
+                (OpType::RdmaWrite, length, Some(immediate), delivery.receive.is_none())
             }
-            Content::Write {
-                end:
-                    Some(WriteEnd {
-                        length,
-                        immediate: Some(immediate),
-                        ..
-                    }),
-                ..
-            } => (
-                OpType::RdmaWrite,
-                length,
-                Some(immediate),
-                delivery.receive.is_none(),
-            ),
             Content::Write { .. } | Content::Read { .. } => return Ok(()),
         };
         let fault = self.fault(WorkKind::Receive, number, Some(arrival.peer));
@@ -302,10 +272,7 @@ impl DataPath {
         let status = fault.and_then(|fault| fault.status);
         let status = status.map_or(CompStatus::Ok.into(), StatusCode::code);
         let completion = Cdesc {
-            req_id: delivery
-                .receive
-                .as_ref()
-                .map_or(0, |receive| receive.req_id),
+            req_id: delivery.receive.as_ref().map_or(0, |receive| receive.req_id),
             status,
             flags: CdescFlags {
                 phase: false,
@@ -337,15 +304,12 @@ impl DataPath {
     /// Checks that a queue pair may accept an arrival.
     fn find(&self, arrival: &Arrival) -> Result<(), Refusal> {
         let receives = |qp: &&Qp| {
-            matches!(
-                qp.state,
-                QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe
-            ) && qp.qp_type == arrival.transport
+            matches!(qp.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)
+                && qp.qp_type == arrival.transport
         };
         let qp = self.resources.qps.get(arrival.qp).filter(receives);
         // No device of this program sends a longer message, but one of another program may.
-        let too_long =
-            matches!(arrival.content, Content::Send { length, .. } if length > self.attributes.mtu);
+        let too_long = matches!(arrival.content, Content::Send { length, .. } if length > self.attributes.mtu);
         if arrival.transport == QpType::Ud {
             // A device of another program may send an operation that UD does not have.
             let is_message = matches!(arrival.content, Content::Send { .. }) && !too_long;
@@ -389,11 +353,7 @@ impl DataPath {
     /// Returns the memory that a peer refers to, unless its key does not matter.
     fn of_peer(&self, (key, address): (u32, u64), length: u32) -> Option<Keyed> {
         let is_checked = length > 0 || self.attributes.check_empty_keys;
-        is_checked.then_some(Keyed {
-            key,
-            address,
-            length,
-        })
+        is_checked.then_some(Keyed { key, address, length })
     }
 
     /// Takes the next receive work request for an arrival. A malformed or unreadable one moves the queue pair to the error state.

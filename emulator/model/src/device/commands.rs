@@ -84,22 +84,13 @@ impl Device {
         let fault = self.faults.hit(occasion(&command));
         if fault.as_ref().is_some_and(Then::is_fatal) {
             let in_flight = self.admin.in_flight() + 1;
-            host.trace(&TraceEvent::Command {
-                command,
-                completion: None,
-                in_flight,
-                injected: true,
-            });
+            host.trace(&TraceEvent::Command { command, completion: None, in_flight, injected: true });
             self.apply(host, now, fault.as_ref());
             return;
         }
         self.stale = false;
         let status = fault.as_ref().and_then(|fault| fault.status);
-        let fetched = FetchedCommand {
-            command,
-            rung,
-            fault,
-        };
+        let fetched = FetchedCommand { command, rung, fault };
         if let Some(status) = status.filter(|status| status.code() != 0) {
             self.executed(now, fetched, Err(status.code()));
             return;
@@ -118,13 +109,7 @@ impl Device {
     }
 
     /// Keeps an unfinished command for the next call, or queues the completion of a finished one.
-    fn progressed(
-        &mut self,
-        host: &mut dyn Host,
-        now: Duration,
-        fetched: FetchedCommand,
-        execution: Execution,
-    ) {
+    fn progressed(&mut self, host: &mut dyn Host, now: Duration, fetched: FetchedCommand, execution: Execution) {
         let result = match execution {
             Execution::Done(result) => result,
             Execution::Unfinished(registration) => {
@@ -150,11 +135,7 @@ impl Device {
         };
         let delay = fetched.fault.as_ref().and_then(Then::delay);
         let due = now.saturating_add(delay.unwrap_or_default());
-        let pending = Pending {
-            fetched,
-            status,
-            response,
-        };
+        let pending = Pending { fetched, status, response };
         let number = self.data.late.number();
         self.admin.executed(due, number, pending);
     }
@@ -198,20 +179,11 @@ impl Device {
     }
 
     /// Writes the completion of a command, and returns whether to raise an interrupt.
-    fn write_completion(
-        &mut self,
-        host: &mut dyn Host,
-        pending: &Pending,
-        in_flight: usize,
-    ) -> bool {
+    fn write_completion(&mut self, host: &mut dyn Host, pending: &Pending, in_flight: usize) -> bool {
         let with_checksum = self.version() >= CHECKSUM_VERSION;
         let completion = self.admin.complete(host, pending, with_checksum);
         let completion = completion.map_err(|error| self.report(host, error));
-        let FetchedCommand {
-            command,
-            rung,
-            fault,
-        } = &pending.fetched;
+        let FetchedCommand { command, rung, fault } = &pending.fetched;
         let time = rung.zip(host.now());
         let time = time.map(|(rung, now)| now.saturating_sub(rung));
         let (opcode, ok) = (command.request().opcode, pending.status == 0);
@@ -235,9 +207,7 @@ fn occasion(entry: &AqEntry) -> Occasion {
     let request = entry.request();
     let opcode = request.opcode;
     let selector = match Opcode::try_from(opcode) {
-        Ok(Opcode::GetFeature | Opcode::SetFeature) => {
-            Some(GetFeature::from_request(&request).feature_id)
-        }
+        Ok(Opcode::GetFeature | Opcode::SetFeature) => Some(GetFeature::from_request(&request).feature_id),
         Ok(Opcode::GetStats) => Some(GetStats::from_request(&request).stats_type),
         _ => None,
     };

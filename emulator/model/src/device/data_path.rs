@@ -6,9 +6,8 @@ use efa_hw::io::CompStatus;
 
 use super::Device;
 use crate::{
-    Arrival, Delivery, DmaError, Fetched, Host, Payload, ProtocolError, QpId, Refusal, Request,
-    Segment, TransportEvent, data_path::DataPath, ensure, resources::memory::Access,
-    statistics::packets,
+    Arrival, Delivery, DmaError, Fetched, Host, Payload, ProtocolError, QpId, Refusal, Request, Segment,
+    TransportEvent, data_path::DataPath, ensure, resources::memory::Access, statistics::packets,
 };
 
 impl Device {
@@ -22,9 +21,7 @@ impl Device {
         self.doorbells += u64::from(!matches!(rung, Err(ProtocolError::NoDoorbell { .. })));
         match rung {
             Ok(()) => {}
-            Err(ProtocolError::NoDoorbell { .. } | ProtocolError::ForeignDoorbell { .. })
-                if self.stale =>
-            {
+            Err(ProtocolError::NoDoorbell { .. } | ProtocolError::ForeignDoorbell { .. }) if self.stale => {
                 self.stale_doorbells += 1;
             }
             Err(error) => self.report(host, error),
@@ -115,9 +112,7 @@ impl Device {
     ) -> Result<Delivery, Refusal> {
         let before = segments.len();
         let dropped = Err(Refusal::Drop);
-        let delivery = self.alive(host, dropped, |data, host| {
-            data.deliver(host, arrival, segments)
-        });
+        let delivery = self.alive(host, dropped, |data, host| data.deliver(host, arrival, segments));
         if delivery.is_err() {
             segments.truncate(before);
         }
@@ -138,9 +133,7 @@ impl Device {
         delivery: Delivery,
         written: Result<(), DmaError>,
     ) -> Result<(), Refusal> {
-        self.alive(host, Err(Refusal::Drop), |data, host| {
-            data.delivered(host, arrival, &delivery, written)
-        })
+        self.alive(host, Err(Refusal::Drop), |data, host| data.delivered(host, arrival, &delivery, written))
     }
 
     /// Cancels a delivery whose sender can't access the payload. The next delivery takes its receive work request.

@@ -25,30 +25,16 @@ impl Device {
     /// Posts an asynchronous event in the session after the next reset, once that has completed `after_commands` commands. The
     /// device's status does not change.
     pub fn post_event_late(&mut self, group: u16, syndrome: u16, after_commands: u64) {
-        self.late
-            .keep(Answer::Event { group, syndrome }, after_commands);
+        self.late.keep(Answer::Event { group, syndrome }, after_commands);
     }
 
     /// Posts an asynchronous event without a change of the device's status.
-    pub(super) fn push_event(
-        &mut self,
-        host: &mut dyn Host,
-        now: Duration,
-        group: u16,
-        syndrome: u16,
-    ) {
-        let vector = self
-            .aenq
-            .post(host, now, group, syndrome)
-            .unwrap_or_else(|error| {
-                self.report(host, error);
-                None
-            });
-        host.trace(&TraceEvent::Event {
-            group,
-            syndrome,
-            posted: vector.is_some(),
+    pub(super) fn push_event(&mut self, host: &mut dyn Host, now: Duration, group: u16, syndrome: u16) {
+        let vector = self.aenq.post(host, now, group, syndrome).unwrap_or_else(|error| {
+            self.report(host, error);
+            None
         });
+        host.trace(&TraceEvent::Event { group, syndrome, posted: vector.is_some() });
         if let Some(vector) = vector {
             self.interrupts.raise(host, vector);
         }
@@ -60,12 +46,7 @@ impl Device {
     /// # Errors
     ///
     /// The queue does not exist, or its memory can't be written.
-    pub fn post_completion_event(
-        &mut self,
-        host: &mut dyn Host,
-        eqn: Option<u16>,
-        cqn: u16,
-    ) -> Result<(), QueueError> {
+    pub fn post_completion_event(&mut self, host: &mut dyn Host, eqn: Option<u16>, cqn: u16) -> Result<(), QueueError> {
         let vector = self.data.resources.post_event(host, eqn, cqn)?;
         if let Some(vector) = vector {
             host.interrupt(vector);
@@ -101,12 +82,7 @@ impl Device {
     /// # Errors
     ///
     /// The queue does not exist, or too many kinds of events have storms already.
-    pub fn storm_of_completion_events(
-        &mut self,
-        eqn: Option<u16>,
-        cqn: u16,
-        count: u64,
-    ) -> Result<(), StormError> {
+    pub fn storm_of_completion_events(&mut self, eqn: Option<u16>, cqn: u16, count: u64) -> Result<(), StormError> {
         let eqn = self.data.resources.event_queue(eqn, cqn)?;
         self.storms.notices.add((eqn, cqn), count)
     }
@@ -114,11 +90,7 @@ impl Device {
     /// Posts the events of storms for which their queues have room.
     pub(super) fn post_storms(&mut self, host: &mut dyn Host, now: Duration) {
         let mut vector = None;
-        while let Some(((group, syndrome), count)) = self
-            .storms
-            .events
-            .take(|_| self.aenq.room().saturating_sub(1))
-        {
+        while let Some(((group, syndrome), count)) = self.storms.events.take(|_| self.aenq.room().saturating_sub(1)) {
             if group == u16::from(AenqGroup::FatalError) {
                 self.fatal_error = true;
             }
@@ -128,23 +100,14 @@ impl Device {
                     Err(error) => self.report(host, error),
                 }
             }
-            host.trace(&TraceEvent::Storm {
-                group,
-                syndrome,
-                posted: count,
-                left: self.storms.events.left(),
-            });
+            host.trace(&TraceEvent::Storm { group, syndrome, posted: count, left: self.storms.events.left() });
         }
         if let Some(vector) = vector {
             self.interrupts.raise(host, vector);
         }
         loop {
             let resources = &self.data.resources;
-            let Some(((eqn, cqn), count)) = self
-                .storms
-                .notices
-                .take(|(eqn, _)| resources.eqs.storm_room(eqn))
-            else {
+            let Some(((eqn, cqn), count)) = self.storms.notices.take(|(eqn, _)| resources.eqs.storm_room(eqn)) else {
                 return;
             };
             match self.data.resources.eqs.post(host, eqn, cqn, count) {

@@ -9,10 +9,7 @@ use efa_hw::aenq::AenqGroup;
 use super::Device;
 use crate::{
     Host, Then, TraceEvent,
-    admin::{
-        aenq::Aenq, features::Features, interrupts::Interrupts, late::Late, registers::Registers,
-        reset::Reset,
-    },
+    admin::{aenq::Aenq, features::Features, interrupts::Interrupts, late::Late, registers::Registers, reset::Reset},
     data_path::DataPath,
     faults::{
         death::{Dead, Death, FailedReset, Strays},
@@ -85,9 +82,7 @@ impl Device {
             }
             self.fatal_error = true;
         }
-        host.trace(&TraceEvent::Death {
-            silent: death.silent,
-        });
+        host.trace(&TraceEvent::Death { silent: death.silent });
         host.quiesce();
         let rings = [self.admin.place(), self.aenq.place()];
         let places = rings.into_iter().flatten();

@@ -103,13 +103,7 @@ impl Device {
     /// # Errors
     ///
     /// The queue does not exist, the range exceeds it, or its memory can't be read.
-    pub fn peek(
-        &self,
-        host: &mut dyn Host,
-        queue: Queue,
-        offset: u64,
-        data: &mut [u8],
-    ) -> Result<(), QueueError> {
+    pub fn peek(&self, host: &mut dyn Host, queue: Queue, offset: u64, data: &mut [u8]) -> Result<(), QueueError> {
         let place = self.data.resources.place(queue)?;
         let address = place.part(queue, offset, data.len())?;
         Ok(host.dma_read(address, data)?)
@@ -120,13 +114,7 @@ impl Device {
     /// # Errors
     ///
     /// The queue does not exist, the range exceeds it, or its memory can't be written.
-    pub fn poke(
-        &self,
-        host: &mut dyn Host,
-        queue: Queue,
-        offset: u64,
-        data: &[u8],
-    ) -> Result<(), QueueError> {
+    pub fn poke(&self, host: &mut dyn Host, queue: Queue, offset: u64, data: &[u8]) -> Result<(), QueueError> {
         let place = self.data.resources.place(queue)?;
         let address = place.part(queue, offset, data.len())?;
         Ok(host.dma_write(address, data)?)

@@ -8,8 +8,8 @@ use efa_hw::{
     admin::Protocol,
     aenq::AenqGroup,
     regs::{
-        AqCaps, DevCtl, DevSts, EqDb, EventRingCaps, IntrMask, MmioRegRead, ReadlessResponse,
-        Register, ResetReason, Version,
+        AqCaps, DevCtl, DevSts, EqDb, EventRingCaps, IntrMask, MmioRegRead, ReadlessResponse, Register, ResetReason,
+        Version,
     },
     wire::At,
 };
@@ -29,10 +29,7 @@ const NO_VALUE: u32 = u32::MAX;
 
 /// Whether a register is a doorbell or `MMIO_REG_READ`, which is traced as a read.
 fn is_frequent(register: Register) -> bool {
-    matches!(
-        register,
-        Register::AqProdDb | Register::AenqConsDb | Register::EqDb | Register::MmioRegRead
-    )
+    matches!(register, Register::AqProdDb | Register::AenqConsDb | Register::EqDb | Register::MmioRegRead)
 }
 
 impl Device {
@@ -41,9 +38,7 @@ impl Device {
         if !self.plugged {
             return;
         }
-        let register = u16::try_from(offset)
-            .ok()
-            .and_then(|offset| Register::try_from(offset).ok());
+        let register = u16::try_from(offset).ok().and_then(|offset| Register::try_from(offset).ok());
         if let Some(register) = register.filter(|register| !is_frequent(*register)) {
             host.trace(&TraceEvent::RegisterWrite { register, value });
         }
@@ -58,8 +53,7 @@ impl Device {
                 self.report(host, ProtocolError::DuringReset { register, value });
             }
             Some(register) => {
-                self.commands_when_fatal +=
-                    u64::from(self.fatal_error && register == Register::AqProdDb);
+                self.commands_when_fatal += u64::from(self.fatal_error && register == Register::AqProdDb);
                 // A dead device ignores the write.
                 if self.is_alive() {
                     self.write(host, now, register, value);
@@ -132,33 +126,16 @@ impl Device {
     }
 
     /// Creates the ring of which a register has the geometry. An invalid one is a protocol error.
-    fn event_ring(
-        &mut self,
-        host: &mut dyn Host,
-        register: Register,
-        value: u32,
-        base: u64,
-    ) -> Option<EventRing> {
+    fn event_ring(&mut self, host: &mut dyn Host, register: Register, value: u32, base: u64) -> Option<EventRing> {
         let caps = EventRingCaps::from_raw(value);
         let ring = EventRing::new(base, caps, self.config.vectors);
         self.check_ring(host, register, value, base, ring.is_some());
         ring
     }
 
-    fn check_ring(
-        &mut self,
-        host: &mut dyn Host,
-        register: Register,
-        value: u32,
-        base: u64,
-        valid: bool,
-    ) {
+    fn check_ring(&mut self, host: &mut dyn Host, register: Register, value: u32, base: u64, valid: bool) {
         if !valid {
-            let error = ProtocolError::Ring {
-                register,
-                value,
-                base,
-            };
+            let error = ProtocolError::Ring { register, value, base };
             self.report(host, error);
         }
     }
@@ -180,8 +157,7 @@ impl Device {
                 let failure = self.revive(host);
                 let never_starts = fault.never_starts || failure == Some(FailedReset::NeverStarts);
                 self.resets.current = Reset::Started(if never_starts { None } else { Some(done) });
-                self.resets.never_ends =
-                    fault.never_ends || failure == Some(FailedReset::NeverEnds);
+                self.resets.never_ends = fault.never_ends || failure == Some(FailedReset::NeverEnds);
                 let reason = control.reset_reason;
                 let name = match ResetReason::try_from(reason) {
                     Ok(reason) => reason.name().to_owned(),
@@ -190,17 +166,11 @@ impl Device {
                         reason.to_string()
                     }
                 };
-                host.trace(&TraceEvent::Reset {
-                    reason: name.clone(),
-                });
+                host.trace(&TraceEvent::Reset { reason: name.clone() });
                 self.resets.note(name);
             }
             (false, false, Reset::Started(_)) => {
-                self.resets.current = Reset::Ended(if self.resets.never_ends {
-                    None
-                } else {
-                    Some(done)
-                });
+                self.resets.current = Reset::Ended(if self.resets.never_ends { None } else { Some(done) });
                 host.trace(&TraceEvent::ResetEnd);
             }
             _ => self.report(host, ProtocolError::Control { value }),
@@ -266,9 +236,7 @@ impl Device {
             let bytes = response.encode();
             (At::<0>::load::<2, 8>(&bytes), At::<2>::load::<6, 8>(&bytes))
         };
-        let written = host
-            .dma_write(address.wrapping_add(2), &rest)
-            .and_then(|()| host.dma_write(address, &id));
+        let written = host.dma_write(address.wrapping_add(2), &rest).and_then(|()| host.dma_write(address, &id));
         if let Err(error) = written {
             self.report(host, error);
         }

@@ -42,9 +42,7 @@ impl Device {
     pub fn knows(&self, range: &Range<u64>) -> bool {
         let objects = self.data.resources.places();
         self.bases().iter().any(|base| range.contains(&base.1))
-            || objects
-                .chain(self.admin.page_lists())
-                .any(|place| place.overlaps(range))
+            || objects.chain(self.admin.page_lists()).any(|place| place.overlaps(range))
     }
 
     /// Addresses that the driver has written to registers.
@@ -66,8 +64,7 @@ impl Device {
             ("CAPS", Register::Caps),
             ("DEV_STS", Register::DevSts),
         ];
-        let values =
-            values.map(|(name, register)| (name, self.register_value(now, register).into()));
+        let values = values.map(|(name, register)| (name, self.register_value(now, register).into()));
         let resources = &self.data.resources;
         Snapshot {
             config: self.config.clone(),

@@ -9,8 +9,8 @@ use serde::Serialize;
 
 use super::Device;
 use crate::{
-    admin::queue::AdminState, program_error::ProgramErrors, resources::ResourceCounts,
-    state::HostInfoState, statistics::QpCounters, view,
+    admin::queue::AdminState, program_error::ProgramErrors, resources::ResourceCounts, state::HostInfoState,
+    statistics::QpCounters, view,
 };
 
 view! {

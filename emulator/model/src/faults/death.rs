@@ -26,12 +26,7 @@ pub struct Death {
 
 impl Default for Death {
     fn default() -> Self {
-        Self {
-            silent: false,
-            resets: NonZeroU32::MIN,
-            how: FailedReset::default(),
-            dma: false,
-        }
+        Self { silent: false, resets: NonZeroU32::MIN, how: FailedReset::default(), dma: false }
     }
 }
 
@@ -58,16 +53,8 @@ pub(crate) struct Dead {
 impl Dead {
     /// `places` is all memory that the device may have written to.
     pub(crate) fn new(death: Death, places: impl Iterator<Item = Place>) -> Self {
-        let strays = if death.dma {
-            Strays::new(places)
-        } else {
-            Strays::default()
-        };
-        Self {
-            death,
-            resets: death.resets.get(),
-            strays,
-        }
+        let strays = if death.dma { Strays::new(places) } else { Strays::default() };
+        Self { death, resets: death.resets.get(), strays }
     }
 
     /// Counts a reset. Returns how it fails, or `None` if it revives the device.
@@ -131,22 +118,12 @@ pub(crate) struct StrayWrites {
 impl Strays {
     fn new(places: impl Iterator<Item = Place>) -> Self {
         // The value of an event counter is shorter than a line.
-        let usable = |place: &Place| {
-            place.size == STRAY.len() as u64 || place.base % LINE == 0 && place.size >= LINE
-        };
-        Self {
-            places: places.filter(usable).take(MAX_PLACES).collect(),
-            ..Self::default()
-        }
+        let usable = |place: &Place| place.size == STRAY.len() as u64 || place.base % LINE == 0 && place.size >= LINE;
+        Self { places: places.filter(usable).take(MAX_PLACES).collect(), ..Self::default() }
     }
 
     /// Writes a batch if it is due, and returns the due time of the next one.
-    pub(crate) fn write(
-        &mut self,
-        host: &mut dyn Host,
-        now: Duration,
-        counts: &mut StrayWrites,
-    ) -> Option<Duration> {
+    pub(crate) fn write(&mut self, host: &mut dyn Host, now: Duration, counts: &mut StrayWrites) -> Option<Duration> {
         let writes = if self.due <= now { AT_A_TIME } else { 0 };
         for _ in 0..writes {
             let place = self.places.get(self.place)?;

@@ -21,10 +21,7 @@ pub enum RuleError {
     When,
     /// The condition contradicts itself.
     #[error("`{selector}` in `when` needs {needed}")]
-    Selector {
-        selector: &'static str,
-        needed: &'static str,
-    },
+    Selector { selector: &'static str, needed: &'static str },
     /// The fault does not fit the condition.
     #[error("`{0}` in `then` does not fit what `when` matches")]
     Then(&'static str),

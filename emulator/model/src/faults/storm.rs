@@ -33,9 +33,7 @@ impl<K> Default for Storms<K> {
 impl<K: Copy + PartialEq> Storms<K> {
     /// Number of events still to post.
     pub(crate) fn left(&self) -> u64 {
-        self.0
-            .iter()
-            .fold(0, |sum, (_, left)| sum.saturating_add(*left))
+        self.0.iter().fold(0, |sum, (_, left)| sum.saturating_add(*left))
     }
 
     /// Adds events of a kind.

@@ -237,10 +237,7 @@ impl StatusCode {
 
 #[derive(Deserialize, JsonSchema)]
 #[schemars(rename = "Status")]
-#[serde(
-    untagged,
-    expecting = "a status is a name, such as RESOURCE_BUSY, or a number up to 255"
-)]
+#[serde(untagged, expecting = "a status is a name, such as RESOURCE_BUSY, or a number up to 255")]
 enum RawStatus {
     Number(u8),
     Name(#[schemars(schema_with = "statuses")] String),
@@ -274,10 +271,7 @@ mod tests {
         let mut all = Then::default();
         for value in 0..100 {
             let corrupt = (0..64).map(|offset| Corruption { offset, value });
-            all.merge(&Then {
-                corrupt: corrupt.collect(),
-                ..Then::default()
-            });
+            all.merge(&Then { corrupt: corrupt.collect(), ..Then::default() });
         }
         assert_eq!(all.corrupt.len(), 64);
         assert!(all.corrupt.iter().all(|byte| byte.value == 99));

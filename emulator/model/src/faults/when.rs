@@ -113,19 +113,12 @@ impl TryFrom<RawWhen> for When {
         let opcode = raw.opcode.as_deref().map(Opcode::find_or_any);
         let opcode = opcode.transpose()?;
         let of_features = [Opcode::GetFeature, Opcode::SetFeature].map(|code| Some(Some(code)));
-        let (is_feature, is_stats) = (
-            of_features.contains(&opcode),
-            opcode == Some(Some(Opcode::GetStats)),
-        );
+        let (is_feature, is_stats) = (of_features.contains(&opcode), opcode == Some(Some(Opcode::GetStats)));
         let (feature, stats) = (raw.feature.as_deref(), raw.stats.as_deref());
         let (work, features) = ("`work`", "GET_FEATURE or SET_FEATURE as `opcode`");
         for (selector, is_misfit, needed) in [
             ("feature", feature.is_some() && !is_feature, features),
-            (
-                "stats",
-                stats.is_some() && !is_stats,
-                "GET_STATS as `opcode`",
-            ),
+            ("stats", stats.is_some() && !is_stats, "GET_STATS as `opcode`"),
             ("qp", raw.qp.is_some() && raw.work.is_none(), work),
             ("peer", raw.peer.is_some() && raw.work.is_none(), work),
         ] {
@@ -171,33 +164,13 @@ pub(crate) enum Occasion {
 impl When {
     pub(super) fn matches(self, occasion: Occasion) -> bool {
         match (self, occasion) {
-            (
-                Self::Command {
-                    opcode,
-                    feature,
-                    stats,
-                },
-                Occasion::Command {
-                    opcode: code,
-                    selector,
-                },
-            ) => {
+            (Self::Command { opcode, feature, stats }, Occasion::Command { opcode: code, selector }) => {
                 let wanted = feature.map(u8::from).or(stats.map(u8::from));
-                opcode.is_none_or(|opcode| u8::from(opcode) == code)
-                    && (wanted.is_none() || wanted == selector)
+                opcode.is_none_or(|opcode| u8::from(opcode) == code) && (wanted.is_none() || wanted == selector)
             }
-            (Self::Register(register), Occasion::Register(read)) => {
-                register.is_none() || register == read
-            }
+            (Self::Register(register), Occasion::Register(read)) => register.is_none() || register == read,
             (Self::Reset, Occasion::Reset) => true,
-            (
-                Self::Work { kind, qp, peer },
-                Occasion::Work {
-                    kind: work,
-                    qp: number,
-                    peer: address,
-                },
-            ) => {
+            (Self::Work { kind, qp, peer }, Occasion::Work { kind: work, qp: number, peer: address }) => {
                 kind.is_none_or(|kind| kind == work)
                     && qp.is_none_or(|qp| qp == number)
                     && (peer.is_none() || peer == address)

@@ -6,8 +6,8 @@ use efa_hw::{
     admin::event_counter::QpEvents,
     aenq::AenqGroup,
     features::{
-        AenqConfig, DeviceAttr, DeviceCaps, EqEvents, EventQueueAttr, FeatureId, HwHints,
-        NetworkAttr, QueueAttr1, QueueAttr2,
+        AenqConfig, DeviceAttr, DeviceCaps, EqEvents, EventQueueAttr, FeatureId, HwHints, NetworkAttr, QueueAttr1,
+        QueueAttr2,
     },
     regs::{Caps, ControllerVersion, Version},
 };
@@ -259,16 +259,12 @@ impl Attributes {
 
     /// Whether send work requests of 128 bytes are possible, for more inline data.
     pub(crate) fn wide_wqe(&self) -> bool {
-        self.supports(FeatureId::QueueAttr2)
-            && u32::from(self.inline_buf_size_ex) > self.inline_buf_size
+        self.supports(FeatureId::QueueAttr2) && u32::from(self.inline_buf_size_ex) > self.inline_buf_size
     }
 
     /// Whether the device can use the memory of `length` bytes at `address`.
     pub(crate) fn reaches(&self, address: u64, length: u64) -> bool {
-        let Some(end) = length
-            .checked_sub(1)
-            .and_then(|last| address.checked_add(last))
-        else {
+        let Some(end) = length.checked_sub(1).and_then(|last| address.checked_add(last)) else {
             return false;
         };
         end.checked_shr(u32::from(self.dma_addr_width)).unwrap_or(0) == 0
@@ -312,10 +308,7 @@ impl Attributes {
 
     pub(crate) fn aenq_config(&self, enabled_groups: u32) -> AenqConfig {
         let supported_groups = self.aenq_groups;
-        AenqConfig {
-            supported_groups,
-            enabled_groups,
-        }
+        AenqConfig { supported_groups, enabled_groups }
     }
 
     pub(crate) fn hw_hints(&self) -> HwHints {

@@ -60,16 +60,12 @@ impl Bars {
 
     /// Size of the doorbell BAR in bytes.
     pub(crate) fn doorbell_size(&self) -> u64 {
-        (u64::from(self.max_uar) * self.uar_size())
-            .next_power_of_two()
-            .max(PAGE_SIZE)
+        (u64::from(self.max_uar) * self.uar_size()).next_power_of_two().max(PAGE_SIZE)
     }
 
     /// Size of the memory BAR in bytes.
     pub(crate) fn memory_size(&self) -> u64 {
-        (u64::from(self.max_qp) * self.llq_stride())
-            .next_power_of_two()
-            .max(PAGE_SIZE)
+        (u64::from(self.max_qp) * self.llq_stride()).next_power_of_two().max(PAGE_SIZE)
     }
 
     fn doorbell(&self, uar: u16, place: u64) -> u32 {

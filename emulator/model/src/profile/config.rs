@@ -24,12 +24,7 @@ pub struct Config {
 impl Config {
     /// Creates the configuration of a device of a generation, with a number that distinguishes the device.
     pub fn new(profile: Profile, number: u32) -> Self {
-        Self {
-            profile,
-            vectors: 33,
-            number,
-            overrides: Overrides::default(),
-        }
+        Self { profile, vectors: 33, number, overrides: Overrides::default() }
     }
 
     /// Checks that attributes that depend on each other are set together.
@@ -46,10 +41,7 @@ impl Config {
         let counters = needs("event_counters", attributes.event_counters);
         counters("max_event_counters", attributes.max_event_counters.into())?;
         counters("event_counter_max_val", attributes.event_counter_max_val)?;
-        counters(
-            "event_counter_events",
-            attributes.event_counter_events.into(),
-        )?;
+        counters("event_counter_events", attributes.event_counter_events.into())?;
         let unsolicited = attributes.unsolicited_write_recv;
         needs("unsolicited_write_recv", unsolicited)("rdma_write", writes.into())
     }
@@ -89,9 +81,7 @@ impl Config {
 /// Returns a check that another attribute is not zero if this one is set.
 fn needs(name: &str, is_set: bool) -> impl Fn(&str, u64) -> Result<(), String> {
     move |needed, value| match is_set && value == 0 {
-        true => Err(format!(
-            "{name} needs {needed}, which is 0 or false: set both"
-        )),
+        true => Err(format!("{name} needs {needed}, which is 0 or false: set both")),
         false => Ok(()),
     }
 }

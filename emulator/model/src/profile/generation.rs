@@ -10,9 +10,7 @@ use serde::{Deserialize, Serialize};
 ///
 /// The capabilities of the real generations are not documented. The profiles are chosen such that each capability is present in
 /// some and absent in others.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Profile {
     /// Messages only: neither RDMA nor event queues, statistics of the network, or checksums.

@@ -64,14 +64,10 @@ impl Ahs {
         if let Some(&ah) = self.by_peer.get(&peer) {
             ensure(attributes.shared_ah, Status::IllegalParameter)?;
             let created = &mut self.table.get_mut(ah)?.created;
-            *created = created
-                .checked_add(1)
-                .ok_or(Status::ResourceAllocationFailure)?;
+            *created = created.checked_add(1).ok_or(Status::ResourceAllocationFailure)?;
             return Ok(CreateAhResponse { ah });
         }
-        let ah = self
-            .table
-            .insert(attributes, attributes.max_ah, Ah { peer, created: 1 })?;
+        let ah = self.table.insert(attributes, attributes.max_ah, Ah { peer, created: 1 })?;
         self.by_peer.insert(peer, ah);
         pds.add_user(command.pd);
         Ok(CreateAhResponse { ah })

@@ -139,12 +139,7 @@ impl Cq {
         let unread = (self.all_posted() as u16).wrapping_sub(CqDb::from_raw(value).consumer_index);
         let (unread, depth) = (u32::from(unread), self.entries());
         let since = Since::ConsumerIndex;
-        (unread > depth).then_some(ProgramError::CqOverflow {
-            cq,
-            depth,
-            unread,
-            since,
-        })
+        (unread > depth).then_some(ProgramError::CqOverflow { cq, depth, unread, since })
     }
 
     /// Returns the number of completions ever posted to all sub-queues.
@@ -216,12 +211,7 @@ impl Cqs {
         let (unread, depth) = (cq.since_doorbell, cq.entries());
         let since = Since::Doorbell;
         // Reported only once.
-        (unread == depth + 1).then_some(ProgramError::CqOverflow {
-            cq: index,
-            depth,
-            unread,
-            since,
-        })
+        (unread == depth + 1).then_some(ProgramError::CqOverflow { cq: index, depth, unread, since })
     }
 
     /// Returns the error of a write to the doorbell of a queue, if any.
@@ -272,10 +262,7 @@ impl Cqs {
             Cq {
                 uar: command.uar,
                 eqn,
-                place: Place {
-                    base: command.base_address,
-                    size,
-                },
+                place: Place { base: command.base_address, size },
                 // CAST: 16 or 32.
                 entry_size: entry_size as usize,
                 depth: command.sub_cq_depth.into(),
@@ -296,21 +283,12 @@ impl Cqs {
         Ok(CreateCqResponse {
             cq_idx,
             sub_cq_actual_depth: command.sub_cq_depth,
-            db_offset: if db_valid {
-                bars.cq_doorbell(command.uar, cq_idx)
-            } else {
-                0
-            },
+            db_offset: if db_valid { bars.cq_doorbell(command.uar, cq_idx) } else { 0 },
             flags: CreateCqResponseFlags { db_valid },
         })
     }
 
-    pub(crate) fn destroy(
-        &mut self,
-        uars: &mut Uars,
-        eqs: &mut Eqs,
-        command: &DestroyCq,
-    ) -> Result<NoData, Status> {
+    pub(crate) fn destroy(&mut self, uars: &mut Uars, eqs: &mut Eqs, command: &DestroyCq) -> Result<NoData, Status> {
         let cq = self.remove_unused(command.cq_idx)?;
         uars.remove_user(cq.uar);
         if let Some(eqn) = cq.eqn {

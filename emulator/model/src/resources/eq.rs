@@ -63,21 +63,13 @@ impl Eq {
     fn post(&mut self, host: &mut dyn Host, cqn: u16) -> Result<(), DmaError> {
         let depth = self.depth();
         let entry = Eqe {
-            common: EqeCommon {
-                phase: self.posted / depth % 2 == 0,
-                event_type: EventType::Completion.into(),
-            },
+            common: EqeCommon { phase: self.posted / depth % 2 == 0, event_type: EventType::Completion.into() },
             cqn,
         };
         let offset = u64::from(self.posted % depth) * Eqe::SIZE as u64;
         // The depth is a power of two, so that neither entry nor phase jump when this wraps.
         self.posted = self.posted.wrapping_add(1);
-        write_entry(
-            host,
-            self.place.base + offset,
-            &entry.encode(),
-            PHASE_OFFSET,
-        )?;
+        write_entry(host, self.place.base + offset, &entry.encode(), PHASE_OFFSET)?;
         self.waiting = true;
         Ok(())
     }
@@ -153,10 +145,7 @@ impl Eqs {
             && attributes.reaches(command.base_address, size);
         ensure(legal, Status::IllegalParameter)?;
         let eq = Eq {
-            place: Place {
-                base: command.base_address,
-                size,
-            },
+            place: Place { base: command.base_address, size },
             vector: command.msix_vector.into(),
             ..Eq::default()
         };

@@ -5,8 +5,8 @@
 use efa_hw::admin::{
     NoData, Status,
     event_counter::{
-        AttachEventCounter, AttachType, CreateEventCounter, CreateEventCounterResponse,
-        DestroyEventCounter, DetachEventCounter, ModifyEventCounter, ModifyOp,
+        AttachEventCounter, AttachType, CreateEventCounter, CreateEventCounterResponse, DestroyEventCounter,
+        DetachEventCounter, ModifyEventCounter, ModifyOp,
     },
     qp::QpState,
 };
@@ -51,12 +51,7 @@ pub(crate) type EventCounters = Table<EventCounter>;
 
 impl EventCounters {
     /// Counts one event, even if the write to host memory fails.
-    pub(crate) fn count(
-        &mut self,
-        host: &mut dyn Host,
-        number: u16,
-        most: u64,
-    ) -> Result<(), DmaError> {
+    pub(crate) fn count(&mut self, host: &mut dyn Host, number: u16, most: u64) -> Result<(), DmaError> {
         let Ok(counter) = self.get_mut(number) else {
             return Ok(());
         };
@@ -78,27 +73,17 @@ impl EventCounters {
         command: &CreateEventCounter,
     ) -> Result<CreateEventCounterResponse, Status> {
         check_supported(attributes)?;
-        let legal = command.paddr != 0
-            && command.paddr % VALUE_SIZE == 0
-            && attributes.reaches(command.paddr, VALUE_SIZE);
+        let legal =
+            command.paddr != 0 && command.paddr % VALUE_SIZE == 0 && attributes.reaches(command.paddr, VALUE_SIZE);
         ensure(legal, Status::IllegalParameter)?;
         uars.get(command.uar)?;
         let number = self.insert(
             attributes,
             attributes.max_event_counters,
-            EventCounter {
-                uar: command.uar,
-                place: Place {
-                    base: command.paddr,
-                    size: VALUE_SIZE,
-                },
-                value: 0,
-            },
+            EventCounter { uar: command.uar, place: Place { base: command.paddr, size: VALUE_SIZE }, value: 0 },
         )?;
         uars.add_user(command.uar);
-        Ok(CreateEventCounterResponse {
-            cntr_handle: number.into(),
-        })
+        Ok(CreateEventCounterResponse { cntr_handle: number.into() })
     }
 
     pub(crate) fn destroy(

@@ -48,36 +48,22 @@ pub(crate) struct Keyed {
 pub(super) fn add(segments: &mut Vec<Segment>, address: u64, length: u32, relaxed: bool) {
     if let Some(last) = segments.last_mut().filter(|last| last.relaxed == relaxed) {
         let joined = last.length.checked_add(length);
-        if let Some(joined) =
-            joined.filter(|_| last.address.checked_add(last.length.into()) == Some(address))
-        {
+        if let Some(joined) = joined.filter(|_| last.address.checked_add(last.length.into()) == Some(address)) {
             last.length = joined;
             return;
         }
     }
-    segments.push(Segment {
-        address,
-        length,
-        relaxed,
-    });
+    segments.push(Segment { address, length, relaxed });
 }
 
 /// The part of buffers that starts at `offset` and has `length` bytes, or less if they end before.
-pub(crate) fn part(
-    buffers: impl Iterator<Item = Keyed>,
-    offset: u32,
-    length: u32,
-) -> impl Iterator<Item = Keyed> {
+pub(crate) fn part(buffers: impl Iterator<Item = Keyed>, offset: u32, length: u32) -> impl Iterator<Item = Keyed> {
     let (mut skip, mut rest) = (offset, length);
     buffers.filter_map(move |buffer| {
         let skipped = skip.min(buffer.length);
         skip -= skipped;
         let length = rest.min(buffer.length - skipped);
         rest -= length;
-        (length > 0).then(|| Keyed {
-            key: buffer.key,
-            address: buffer.address.wrapping_add(skipped.into()),
-            length,
-        })
+        (length > 0).then(|| Keyed { key: buffer.key, address: buffer.address.wrapping_add(skipped.into()), length })
     })
 }

@@ -4,10 +4,7 @@
 
 use efa_hw::admin::{
     NoData, Status,
-    mr::{
-        AllocMr, AllocMrResponse, DeregMr, InterconnectValidity, PageList, RegMr, RegMrPermissions,
-        RegMrResponse,
-    },
+    mr::{AllocMr, AllocMrResponse, DeregMr, InterconnectValidity, PageList, RegMr, RegMrPermissions, RegMrResponse},
 };
 use efa_hw::io::{CompStatus, FastMrRegReq, Key, PblMode};
 use schemars::JsonSchema;
@@ -187,8 +184,7 @@ impl Mrs {
         let shift = request.flags.phys_page_size_shift;
         let mode = PblMode::try_from(request.flags.pbl_mode);
         let mode = mode.map_err(|_| CompStatus::LocalUnsupportedOp)?;
-        let supported = permits(attributes, request.permissions)
-            && attributes.page_size_cap & (1 << shift) != 0;
+        let supported = permits(attributes, request.permissions) && attributes.page_size_cap & (1 << shift) != 0;
         ensure(supported, CompStatus::LocalUnsupportedOp)?;
         let most = match mode {
             PblMode::Inline => 1,
@@ -208,12 +204,7 @@ impl Mrs {
     }
 
     /// Finishes a fast registration whose pages are all read.
-    pub(crate) fn finish_fast(
-        &mut self,
-        pd: u16,
-        request: FastMrRegReq,
-        pages: PageReader,
-    ) -> Result<(), CompStatus> {
+    pub(crate) fn finish_fast(&mut self, pd: u16, request: FastMrRegReq, pages: PageReader) -> Result<(), CompStatus> {
         // The region may have been deregistered or registered meanwhile.
         let mr = self.find_empty(pd, request.lkey)?;
         mr.pages = pages.finish().ok_or(CompStatus::LocalInvalidLkey)?;
@@ -227,19 +218,11 @@ impl Mrs {
 
     /// Finds the region of a fast registration by a queue pair of `pd`. A region that has memory must be invalidated first.
     fn find_empty(&mut self, pd: u16, lkey: u32) -> Result<&mut Mr, CompStatus> {
-        self.find_fast(pd, lkey)
-            .ok()
-            .filter(|mr| !mr.has_memory())
-            .ok_or(CompStatus::LocalInvalidLkey)
+        self.find_fast(pd, lkey).ok().filter(|mr| !mr.has_memory()).ok_or(CompStatus::LocalInvalidLkey)
     }
 
     /// Invalidates a region for a work request of a queue pair of `pd`. Amazon's driver uses either key for that.
-    pub(crate) fn invalidate(
-        &mut self,
-        host: &mut dyn Host,
-        pd: u16,
-        key: u32,
-    ) -> Result<(), Denied> {
+    pub(crate) fn invalidate(&mut self, host: &mut dyn Host, pd: u16, key: u32) -> Result<(), Denied> {
         let mr = self.find_fast(pd, key & !REMOTE_KEY)?;
         let is_valid = mr.has_memory() && mr.generation == Key::from_raw(key).generation;
         ensure(is_valid, Denied)?;
@@ -252,10 +235,7 @@ impl Mrs {
     /// Fails if there is no room for another region of `pages` pages.
     fn check_room(&self, attributes: &Attributes, pages: u64) -> Result<(), Status> {
         let room = pages <= u64::from(attributes.max_mr_pages)
-            && self
-                .total_pages
-                .checked_add(pages)
-                .is_some_and(|total| total <= attributes.max_total_pages)
+            && self.total_pages.checked_add(pages).is_some_and(|total| total <= attributes.max_total_pages)
             && self.table.len() < attributes.max_mr as usize;
         ensure(room, Status::ResourceAllocationFailure)
     }
@@ -283,8 +263,7 @@ impl Mrs {
         if memory.length == 0 {
             return Ok(());
         }
-        mr.translate(memory.address, memory.length, segments)
-            .ok_or(Denied)
+        mr.translate(memory.address, memory.length, segments).ok_or(Denied)
     }
 
     /// Returns the first page of each writable region, without the parts outside the region.
@@ -294,10 +273,7 @@ impl Mrs {
             let (first, page_size) = (mr.pages.first()?, 1 << mr.page_shift);
             // Memory before and behind the region in its pages has other uses.
             let offset = mr.iova & (page_size - 1);
-            Some(Place {
-                base: first + offset,
-                size: mr.length.min(page_size - offset),
-            })
+            Some(Place { base: first + offset, size: mr.length.min(page_size - offset) })
         })
     }
 
@@ -318,12 +294,7 @@ impl Mrs {
     }
 
     /// Begins to register a region. The caller then reads its pages, and [finishes](Self::finish) it, which creates the region.
-    pub(crate) fn begin(
-        &self,
-        attributes: &Attributes,
-        pds: &Pds,
-        command: RegMr,
-    ) -> Result<Registration, Failure> {
+    pub(crate) fn begin(&self, attributes: &Attributes, pds: &Pds, command: RegMr) -> Result<Registration, Failure> {
         let list = command.page_list().ok_or(Status::MalformedRequest)?;
         let last = command.mr_length.checked_sub(1);
         let valid = last.is_some_and(|last| command.iova.checked_add(last).is_some());
@@ -404,31 +375,17 @@ impl Mrs {
         ensure(command.max_pages != 0, Status::IllegalParameter)?;
         let capacity = command.max_pages.into();
         self.check_room(attributes, capacity)?;
-        let mr = Mr {
-            pd: command.pd,
-            fast: true,
-            capacity,
-            ..Mr::default()
-        };
+        let mr = Mr { pd: command.pd, fast: true, capacity, ..Mr::default() };
         let l_key = self.insert(attributes, mr)?;
         pds.add_user(command.pd);
         pds.make_privileged(command.pd);
-        Ok(AllocMrResponse {
-            l_key,
-            r_key: l_key | REMOTE_KEY,
-        })
+        Ok(AllocMrResponse { l_key, r_key: l_key | REMOTE_KEY })
     }
 
-    pub(crate) fn dereg(
-        &mut self,
-        pds: &mut Pds,
-        host: &mut dyn Host,
-        command: &DeregMr,
-    ) -> Result<NoData, Status> {
+    pub(crate) fn dereg(&mut self, pds: &mut Pds, host: &mut dyn Host, command: &DeregMr) -> Result<NoData, Status> {
         let key = Key::from_raw(command.l_key);
         // The driver may have advanced the key of a fast region without registering it.
-        let legal = (self.table.get(key.region)?.fast || key.generation == 0)
-            && command.l_key == key.into_raw();
+        let legal = (self.table.get(key.region)?.fast || key.generation == 0) && command.l_key == key.into_raw();
         ensure(legal, Status::IllegalParameter)?;
         host.quiesce();
         let mr = self.table.remove(key.region)?;

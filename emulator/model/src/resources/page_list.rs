@@ -51,18 +51,11 @@ enum Source {
 
 impl PageReader {
     /// Begins to read the list of a command with `count` pages of size `1 << shift`. The caller limits `count`.
-    pub(super) fn of_command(
-        attributes: &Attributes,
-        list: PageList,
-        count: u64,
-        shift: u8,
-    ) -> Result<Self, Failure> {
+    pub(super) fn of_command(attributes: &Attributes, list: PageList, count: u64, shift: u8) -> Result<Self, Failure> {
         let count = usize::try_from(count).map_err(|_| Status::ResourceAllocationFailure)?;
         match list {
             PageList::Inline(pages) => {
-                let (used, unused) = pages
-                    .split_at_checked(count)
-                    .ok_or(Status::MalformedRequest)?;
+                let (used, unused) = pages.split_at_checked(count).ok_or(Status::MalformedRequest)?;
                 let legal = unused.iter().all(|page| *page == 0);
                 ensure(legal, Status::MalformedRequest)?;
                 Ok(Self::inline(attributes, used, shift))
@@ -103,13 +96,7 @@ impl PageReader {
     }
 
     fn new(source: Source, left: usize, shift: u8) -> Self {
-        Self {
-            source,
-            shift,
-            left,
-            runs: PageRuns::default(),
-            valid: true,
-        }
+        Self { source, shift, left, runs: PageRuns::default(), valid: true }
     }
 
     /// Reads more pages until `budget` is used up, and subtracts them from it. Returns whether all are read.
@@ -151,11 +138,7 @@ impl PageReader {
                 let next = address.wrapping_add(CHUNK_SIZE as u64);
                 return Ok(Some(std::mem::replace(address, next)));
             }
-            Source::Indirect {
-                chunk,
-                buffers,
-                current,
-            } => (chunk, buffers, current),
+            Source::Indirect { chunk, buffers, current } => (chunk, buffers, current),
         };
         if let Some(address) = current.next() {
             return Ok(Some(address));
@@ -198,9 +181,5 @@ fn is_valid(attributes: &Attributes, page: u64, size: u64) -> bool {
 /// Decodes consecutive little-endian addresses.
 fn addresses(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
     let entries = bytes.chunks_exact(CHUNK_ENTRY_SIZE);
-    entries.map(|entry| {
-        entry
-            .iter()
-            .rfold(0, |value, byte| (value << 8) | u64::from(*byte))
-    })
+    entries.map(|entry| entry.iter().rfold(0, |value, byte| (value << 8) | u64::from(*byte)))
 }

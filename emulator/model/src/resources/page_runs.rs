@@ -37,19 +37,14 @@ impl PageRuns {
         runs.map(move |(base, (start, end))| {
             let (first, end) = (u64::from(*start) << shift, u64::from(*end) << shift);
             let start = first.max(range.start);
-            Place {
-                base: base + (start - first),
-                size: end.min(range.end) - start,
-            }
+            Place { base: base + (start - first), size: end.min(range.end) - start }
         })
     }
 
     /// Adds a page of size `1 << shift`, the same for all pages.
     pub(crate) fn push(&mut self, address: u64, shift: u8) {
         let follows = match (self.starts.last(), self.addresses.last()) {
-            (Some(start), Some(first)) => {
-                first.checked_add(u64::from(self.pages - start) << shift) == Some(address)
-            }
+            (Some(start), Some(first)) => first.checked_add(u64::from(self.pages - start) << shift) == Some(address),
             _ => false,
         };
         if !follows {
@@ -75,10 +70,7 @@ impl PageRuns {
         let run = next.checked_sub(1)?;
         let start = u64::from(self.starts[run]) << shift;
         let end = self.starts.get(next).copied().unwrap_or(self.pages);
-        Some((
-            self.addresses[run] + (offset - start),
-            (u64::from(end) << shift) - offset,
-        ))
+        Some((self.addresses[run] + (offset - start), (u64::from(end) << shift) - offset))
     }
 }
 
@@ -119,9 +111,8 @@ mod tests {
                 let (address, length) = runs.at(offset, SHIFT).unwrap();
                 assert_eq!(address, (page << SHIFT) + within, "page {index}");
                 // Exactly this number of pages follow contiguously.
-                let follow = (index + 1..pages.len())
-                    .take_while(|next| pages[*next] == pages[next - 1] + 1)
-                    .count() as u64;
+                let follow =
+                    (index + 1..pages.len()).take_while(|next| pages[*next] == pages[next - 1] + 1).count() as u64;
                 assert_eq!(length, ((follow + 1) << SHIFT) - within, "page {index}");
             }
         }

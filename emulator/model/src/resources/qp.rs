@@ -74,10 +74,7 @@ impl Qp {
     /// Returns the current reference to the queue pair, which has this number.
     pub(crate) fn id(&self, number: u16) -> QpId {
         let incarnation = self.incarnation;
-        QpId {
-            number,
-            incarnation,
-        }
+        QpId { number, incarnation }
     }
 }
 
@@ -167,23 +164,17 @@ impl Qps {
 
     /// Returns the queue pair, unless it was reset, failed or destroyed since.
     pub(crate) fn current(&self, id: QpId) -> Option<&Qp> {
-        self.get(id.number)
-            .filter(|qp| qp.incarnation == id.incarnation)
+        self.get(id.number).filter(|qp| qp.incarnation == id.incarnation)
     }
 
     /// Returns the queue pair, unless it was reset, failed or destroyed since.
     pub(crate) fn current_mut(&mut self, id: QpId) -> Option<&mut Qp> {
-        self.get_mut(id.number)
-            .filter(|qp| qp.incarnation == id.incarnation)
+        self.get_mut(id.number).filter(|qp| qp.incarnation == id.incarnation)
     }
 
     /// Removes all queue pairs, but keeps the count of incarnations.
     pub(super) fn emptied(self) -> Self {
-        Self {
-            table: Table::default(),
-            incarnations: self.incarnations,
-            ..Self::default()
-        }
+        Self { table: Table::default(), incarnations: self.incarnations, ..Self::default() }
     }
 
     /// Removes all queue pairs, as a reset does.
@@ -209,10 +200,7 @@ impl Qps {
     /// Unschedules and returns the next scheduled queue pair, round robin by number.
     pub(crate) fn next_scheduled(&mut self) -> Option<u16> {
         let (after, all) = (self.last.saturating_add(1).., ..);
-        let mut candidates = self
-            .scheduled
-            .range(after)
-            .chain(self.scheduled.range::<u16, _>(all));
+        let mut candidates = self.scheduled.range(after).chain(self.scheduled.range::<u16, _>(all));
         let number = candidates.next().copied()?;
         self.scheduled.remove(&number);
         self.last = number;
@@ -290,8 +278,7 @@ impl Qps {
         if let Some(qp) = self.get_mut(qp_num) {
             qp.send_cq.1 = send_sub_cq_idx;
             qp.recv_cq.1 = recv_sub_cq_idx;
-            qp.send_queue =
-                SendQueue::new(llq, command.send_queue_ring_size, command.send_queue_depth);
+            qp.send_queue = SendQueue::new(llq, command.send_queue_ring_size, command.send_queue_depth);
         }
         self.renew(qp_num);
         pds.add_user(command.pd);
@@ -343,10 +330,7 @@ fn is_send_queue(command: &CreateQp, attributes: &Attributes) -> bool {
 
 /// Whether size and address of the receive queue's ring are legal.
 fn is_receive_queue(command: &CreateQp, attributes: &Attributes) -> bool {
-    let (depth, size) = (
-        u64::from(command.recv_queue_depth),
-        u64::from(command.recv_queue_ring_size),
-    );
+    let (depth, size) = (u64::from(command.recv_queue_depth), u64::from(command.recv_queue_ring_size));
     if (depth, size) == (0, 0) {
         return true;
     }

@@ -38,11 +38,7 @@ impl QpEvent {
 
     /// Returns the event for a received message or write, or for a failed receive work request.
     pub(crate) fn of_receive(ok: bool) -> Self {
-        if ok {
-            Self::RecvComp
-        } else {
-            Self::RecvCompErr
-        }
+        if ok { Self::RecvComp } else { Self::RecvCompErr }
     }
 }
 
@@ -57,12 +53,7 @@ impl Attached {
     }
 
     /// Replaces the event counter of the given event kinds. Returns their number, or `None` if one of them has another than `from`.
-    pub(super) fn replace(
-        &mut self,
-        events: QpEvents,
-        from: Option<u16>,
-        to: Option<u16>,
-    ) -> Option<usize> {
+    pub(super) fn replace(&mut self, events: QpEvents, from: Option<u16>, to: Option<u16>) -> Option<usize> {
         let events = events.into_raw();
         let kinds = (0..EVENTS).filter(|bit| events & (1 << bit) != 0);
         let fits = kinds.clone().all(|kind| self.0[kind] == from);

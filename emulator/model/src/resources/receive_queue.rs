@@ -69,11 +69,7 @@ impl Receive {
                 req_id: self.req_id,
                 // CAST: it had 16 bits.
                 length: buffer.length as u16,
-                lkey_ctrl: RxLkeyCtrl {
-                    lkey: buffer.key,
-                    first: index == 0,
-                    last: index == last,
-                },
+                lkey_ctrl: RxLkeyCtrl { lkey: buffer.key, first: index == 0, last: index == last },
             };
             descriptor.encode()
         });
@@ -83,10 +79,7 @@ impl Receive {
 
 impl ReceiveQueue {
     pub(crate) fn new(place: Place) -> Self {
-        Self {
-            place,
-            ..Self::default()
-        }
+        Self { place, ..Self::default() }
     }
 
     /// Describes the queue for a snapshot.
@@ -101,10 +94,7 @@ impl ReceiveQueue {
 
     /// Discards all work requests.
     pub(crate) fn reset(&mut self) {
-        *self = Self {
-            next: self.next,
-            ..Self::new(self.place)
-        };
+        *self = Self { next: self.next, ..Self::new(self.place) };
     }
 
     fn descriptors(&self) -> u64 {
@@ -123,12 +113,7 @@ impl ReceiveQueue {
     }
 
     /// Takes the oldest work request of the queue pair, of at most `most` descriptors.
-    pub(crate) fn take(
-        &mut self,
-        host: &mut dyn Host,
-        qp: u16,
-        most: u16,
-    ) -> Result<Receive, NoReceive> {
+    pub(crate) fn take(&mut self, host: &mut dyn Host, qp: u16, most: u16) -> Result<Receive, NoReceive> {
         if let Some((_, receive)) = self.returned.pop_first() {
             return Ok(receive);
         }
@@ -150,20 +135,14 @@ impl ReceiveQueue {
         if available == 0 {
             return Err(NoReceive::Empty);
         }
-        let mut receive = Receive {
-            number: self.next,
-            req_id: 0,
-            first: Keyed::default(),
-            rest: Vec::new(),
-            descriptors: 0,
-        };
+        let mut receive =
+            Receive { number: self.next, req_id: 0, first: Keyed::default(), rest: Vec::new(), descriptors: 0 };
         loop {
             let index = self.consumed.wrapping_add(receive.descriptors);
             let index = u64::from(index) % self.descriptors();
             let offset = index * RxDesc::SIZE as u64;
             let mut bytes = [0; RxDesc::SIZE];
-            host.dma_read(self.place.base + offset, &mut bytes)
-                .map_err(NoReceive::Dma)?;
+            host.dma_read(self.place.base + offset, &mut bytes).map_err(NoReceive::Dma)?;
             let desc = RxDesc::decode(&bytes);
             if receive.descriptors == 0 {
                 receive.req_id = desc.req_id;
@@ -185,11 +164,7 @@ impl ReceiveQueue {
             if !desc.lkey_ctrl.last && receive.descriptors + 1 == available.min(most) {
                 return Err(malformed(Fault::Endless));
             }
-            let buffer = Keyed {
-                key: desc.lkey_ctrl.lkey,
-                address: desc.buf_addr,
-                length: desc.length.into(),
-            };
+            let buffer = Keyed { key: desc.lkey_ctrl.lkey, address: desc.buf_addr, length: desc.length.into() };
             match receive.descriptors {
                 0 => receive.first = buffer,
                 _ => receive.rest.push(buffer),

@@ -6,10 +6,7 @@ use std::{collections::VecDeque, time::Duration};
 
 use efa_hw::{
     admin::qp::QpType,
-    io::{
-        CompStatus, FastMrInvReq, FastMrRegReq, MAX_WQE_SIZE, OpType, RemoteMemAddr, TxBufDesc,
-        TxMetaDesc,
-    },
+    io::{CompStatus, FastMrInvReq, FastMrRegReq, MAX_WQE_SIZE, OpType, RemoteMemAddr, TxBufDesc, TxMetaDesc},
     wire::At,
 };
 
@@ -159,10 +156,7 @@ impl SendQueue {
 
     /// Discards all work requests.
     pub(crate) fn reset(&mut self) {
-        *self = Self {
-            next: self.next,
-            ..Self::new(self.ring, self.wqe_size * self.depth, self.depth)
-        };
+        *self = Self { next: self.next, ..Self::new(self.ring, self.wqe_size * self.depth, self.depth) };
     }
 
     /// Sets the number of posted work requests, and records the time of the new ones.
@@ -173,8 +167,7 @@ impl SendQueue {
         }
         // The check above bounds this loop by the size of the ring.
         let now = now.map_or(0, nanos);
-        for number in self.produced.wrapping_sub(self.fetched)..produced.wrapping_sub(self.fetched)
-        {
+        for number in self.produced.wrapping_sub(self.fetched)..produced.wrapping_sub(self.fetched) {
             let index = self.index(self.fetched.wrapping_add(number));
             if let Some(posted) = self.posted.get_mut(index as usize) {
                 *posted = now;
@@ -195,10 +188,7 @@ impl SendQueue {
         let mut wqe = [0; MAX_WQE_SIZE];
         // CAST: at most `MAX_WQE_SIZE`.
         let size = (self.wqe_size as usize).min(MAX_WQE_SIZE);
-        host.read_device_memory(
-            u64::from(self.ring) + u64::from(index * self.wqe_size),
-            &mut wqe[..size],
-        );
+        host.read_device_memory(u64::from(self.ring) + u64::from(index * self.wqe_size), &mut wqe[..size]);
         if host.traces_work() {
             let descriptor = wqe[..size].into();
             host.trace(&TraceEvent::WorkRequest { qp, descriptor });
@@ -247,9 +237,7 @@ impl SendQueue {
 
     /// Removes a work request that has ended.
     pub(crate) fn remove(&mut self, number: u64) -> Option<Outstanding> {
-        let found = self
-            .outstanding
-            .binary_search_by_key(&number, |(number, _)| *number);
+        let found = self.outstanding.binary_search_by_key(&number, |(number, _)| *number);
         let (_, request) = self.outstanding.remove(found.ok()?)?;
         if let Some(word) = self.ids.get_mut(usize::from(request.req_id / 64)) {
             *word &= !(1 << (request.req_id % 64));
@@ -327,13 +315,7 @@ impl Wqe {
             _ => 0,
         };
         let bytes = Hex(self.raw[..TxMetaDesc::SIZE + body].into());
-        ProgramError::Malformed {
-            queue: "sq",
-            qp,
-            index: self.index,
-            reason,
-            bytes,
-        }
+        ProgramError::Malformed { queue: "sq", qp, index: self.index, reason, bytes }
     }
 
     /// Returns the operation, or a send for an unknown one.
@@ -364,11 +346,7 @@ impl Wqe {
     }
 
     /// Decodes the work for the transport, if queue pair and device support it.
-    pub(crate) fn work(
-        &self,
-        qp_type: QpType,
-        attributes: &Attributes,
-    ) -> Result<Work, CompStatus> {
+    pub(crate) fn work(&self, qp_type: QpType, attributes: &Attributes) -> Result<Work, CompStatus> {
         let operation = match OpType::try_from(self.meta.ctrl1.op_type) {
             Ok(OpType::Send) => Operation::Send,
             Ok(OpType::RdmaRead) => Operation::RdmaRead,
@@ -385,11 +363,7 @@ impl Wqe {
                 attributes.max_rdma_size,
                 attributes.max_wr_rdma_sges,
             ),
-            Operation::RdmaWrite => (
-                attributes.rdma_write,
-                attributes.max_rdma_size,
-                attributes.max_wr_rdma_sges,
-            ),
+            Operation::RdmaWrite => (attributes.rdma_write, attributes.max_rdma_size, attributes.max_wr_rdma_sges),
         };
         let rdma = operation != Operation::Send;
         if !supported || rdma && qp_type != QpType::Srd {
@@ -399,11 +373,7 @@ impl Wqe {
         let mut remote = None;
         if rdma {
             let memory = RemoteMemAddr::decode(&At::<{ TxMetaDesc::SIZE }>::load(&self.raw));
-            remote = Some(Keyed {
-                key: memory.rkey,
-                address: memory.buf_addr,
-                length: memory.length,
-            });
+            remote = Some(Keyed { key: memory.rkey, address: memory.buf_addr, length: memory.length });
             body = &body[RemoteMemAddr::SIZE..];
         }
         let data = self.data(body, usize::from(buffers), attributes)?;
@@ -438,18 +408,11 @@ impl Wqe {
             return Err(CompStatus::LocalBadLength);
         }
         let mut buffers = [Keyed::default(); MAX_BUFFERS];
-        for (buffer, bytes) in buffers[..count]
-            .iter_mut()
-            .zip(body.chunks_exact(TxBufDesc::SIZE))
-        {
+        for (buffer, bytes) in buffers[..count].iter_mut().zip(body.chunks_exact(TxBufDesc::SIZE)) {
             let mut desc = [0; TxBufDesc::SIZE];
             desc.copy_from_slice(bytes);
             let desc = TxBufDesc::decode(&desc);
-            *buffer = Keyed {
-                key: desc.lkey,
-                address: desc.buf_addr,
-                length: desc.length,
-            };
+            *buffer = Keyed { key: desc.lkey, address: desc.buf_addr, length: desc.length };
         }
         Ok(Data::Buffers(buffers))
     }
@@ -464,9 +427,7 @@ impl Data {
     /// Returns the length in bytes, unless it overflows.
     fn length(&self) -> Option<u32> {
         match self {
-            Self::Buffers(buffers) => buffers
-                .iter()
-                .try_fold(0_u32, |sum, buffer| sum.checked_add(buffer.length)),
+            Self::Buffers(buffers) => buffers.iter().try_fold(0_u32, |sum, buffer| sum.checked_add(buffer.length)),
             Self::Inline(data) => u32::try_from(data.len()).ok(),
         }
     }
@@ -474,9 +435,7 @@ impl Data {
     /// Local keys of the memory that is used; 0 for none.
     pub(crate) fn lkeys(&self) -> [u32; MAX_BUFFERS] {
         match self {
-            Self::Buffers(buffers) => {
-                buffers.map(|buffer| if buffer.length == 0 { 0 } else { buffer.key })
-            }
+            Self::Buffers(buffers) => buffers.map(|buffer| if buffer.length == 0 { 0 } else { buffer.key }),
             Self::Inline(_) => [0; MAX_BUFFERS],
         }
     }

@@ -71,13 +71,7 @@ struct Object<T> {
 
 impl<T, N> Default for Table<T, N> {
     fn default() -> Self {
-        Self {
-            objects: Vec::new(),
-            free: VecDeque::new(),
-            live: 0,
-            ended: HashSet::new(),
-            missed: Cell::new(false),
-        }
+        Self { objects: Vec::new(), free: VecDeque::new(), live: 0, ended: HashSet::new(), missed: Cell::new(false) }
     }
 }
 
@@ -88,12 +82,7 @@ impl<T, N: Number> Table<T, N> {
     }
 
     /// Adds an object, if there are less than `limit`, and returns its number.
-    pub(crate) fn insert(
-        &mut self,
-        attributes: &Attributes,
-        limit: u32,
-        object: T,
-    ) -> Result<N, Status> {
+    pub(crate) fn insert(&mut self, attributes: &Attributes, limit: u32, object: T) -> Result<N, Status> {
         let limit = usize::try_from(limit).unwrap_or(N::MAX).min(N::MAX);
         ensure(self.live < limit, Status::ResourceAllocationFailure)?;
         let number = if attributes.reuse_numbers && !self.free.is_empty() {
@@ -130,18 +119,14 @@ impl<T, N: Number> Table<T, N> {
     fn find(&mut self, number: N) -> Result<&mut Object<T>, Status> {
         self.get(number)?;
         let place = number.index().and_then(|index| self.objects.get_mut(index));
-        place
-            .and_then(Option::as_mut)
-            .ok_or(Status::IllegalParameter)
+        place.and_then(Option::as_mut).ok_or(Status::IllegalParameter)
     }
 
     /// Removes the object with a number.
     pub(crate) fn remove(&mut self, number: N) -> Result<T, Status> {
         self.get(number)?;
         let place = number.index().and_then(|index| self.objects.get_mut(index));
-        let it = place
-            .and_then(Option::take)
-            .ok_or(Status::IllegalParameter)?;
+        let it = place.and_then(Option::take).ok_or(Status::IllegalParameter)?;
         self.live -= 1;
         self.free.push_back(number);
         Ok(it.object)

@@ -14,11 +14,7 @@ use crate::profile::{attributes::Attributes, bars::Bars};
 pub(crate) type Uars = Table<()>;
 
 impl Uars {
-    pub(crate) fn alloc(
-        &mut self,
-        attributes: &Attributes,
-        bars: &Bars,
-    ) -> Result<AllocUarResponse, Status> {
+    pub(crate) fn alloc(&mut self, attributes: &Attributes, bars: &Bars) -> Result<AllocUarResponse, Status> {
         let limit = attributes.max_uar.min(bars.max_uar);
         let uar = self.insert(attributes, limit, ())?;
         Ok(AllocUarResponse { uar })

@@ -16,21 +16,13 @@ use super::fields::Fields;
 use crate::layouts::{attributes_of, fields_of};
 
 /// Writes the arguments of a command, without those that are zero.
-pub(super) fn arguments(
-    out: &mut Fields<'_, '_>,
-    opcode: Opcode,
-    request: &AqRequest,
-) -> fmt::Result {
+pub(super) fn arguments(out: &mut Fields<'_, '_>, opcode: Opcode, request: &AqRequest) -> fmt::Result {
     out.write(fields_of(opcode)[0], &request.payload)?;
     out.of::<AqFlags>(&[request.control.into_raw()])?;
     match opcode {
         Opcode::RegMr => match RegMr::from_request(request).page_list() {
-            Some(PageList::Inline(pages)) => {
-                out.of::<InlinePages>(&InlinePages::from(pages).encode())
-            }
-            Some(PageList::Direct(list) | PageList::Indirect(list)) => {
-                out.of::<CtrlBuffInfo>(&list.encode())
-            }
+            Some(PageList::Inline(pages)) => out.of::<InlinePages>(&InlinePages::from(pages).encode()),
+            Some(PageList::Direct(list) | PageList::Indirect(list)) => out.of::<CtrlBuffInfo>(&list.encode()),
             None => Ok(()),
         },
         Opcode::SetFeature => {
@@ -45,19 +37,11 @@ pub(super) fn arguments(
 }
 
 /// Writes the results of a successful command, if any.
-pub(super) fn results(
-    out: &mut Fields<'_, '_>,
-    opcode: Opcode,
-    request: &AqRequest,
-    entry: &AcqEntry,
-) -> fmt::Result {
+pub(super) fn results(out: &mut Fields<'_, '_>, opcode: Opcode, request: &AqRequest, entry: &AcqEntry) -> fmt::Result {
     out.write(fields_of(opcode)[1], entry)?;
     if opcode == Opcode::GetFeature {
         let feature = GetFeature::from_request(request).feature_id;
-        out.write(
-            attributes_of(feature),
-            &GetFeatureResponse::decode(entry).data,
-        )?;
+        out.write(attributes_of(feature), &GetFeatureResponse::decode(entry).data)?;
     }
     Ok(())
 }

@@ -42,11 +42,7 @@ pub(super) fn bytes(entry: &AqEntry) -> String {
     if let Some(checksum) = header.get_mut(4..6) {
         checksum.fill(0);
     }
-    let length = masked
-        .bytes()
-        .iter()
-        .rposition(|byte| *byte != 0)
-        .map_or(0, |last| last + 1);
+    let length = masked.bytes().iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     let mut text = String::with_capacity(2 * length);
     for byte in &masked.bytes()[..length] {
         // A write to a string can't fail.
@@ -67,10 +63,7 @@ fn payload(entry: &AqEntry) -> [u8; efa_hw::admin::PAYLOAD_SIZE] {
         Kind::Address => field.put(&mut payload, field.get(&request.payload) & IN_PAGE),
         Kind::Bytes if opcode == Opcode::RegMr => {
             let list = &mut payload[field.bit / 8..][..field.bits / 8];
-            match (
-                request.control.ctrl_data,
-                request.control.ctrl_data_indirect,
-            ) {
+            match (request.control.ctrl_data, request.control.ctrl_data_indirect) {
                 // The number of pages stays visible.
                 (false, false) => list.chunks_exact_mut(8).for_each(|page| {
                     let is_used = page.iter().any(|byte| *byte != 0);

@@ -33,11 +33,7 @@ impl Input<'_> {
 
     /// Returns the good value, most of the time.
     pub(super) fn near(&mut self, good: u64, world: &[u64]) -> u64 {
-        if self.byte() < 16 {
-            self.likely(world)
-        } else {
-            good
-        }
+        if self.byte() < 16 { self.likely(world) } else { good }
     }
 
     /// Returns the number of an object, most of the time.
@@ -70,17 +66,9 @@ pub fn command(input: &mut Input<'_>, world: &[u64]) -> AqRequest {
     let opcode = Opcode::ALL[usize::from(input.byte()) % Opcode::ALL.len()];
     let pages = u64::from(input.byte() % 32);
     let mut request = match opcode {
-        Opcode::CreateQp => CreateQp {
-            qp_type: 0,
-            ..create_qp(0, 0, 0, 0)
-        }
-        .to_request(),
+        Opcode::CreateQp => CreateQp { qp_type: 0, ..create_qp(0, 0, 0, 0) }.to_request(),
         Opcode::ModifyQp => to_state(0, QpState::Reset).to_request(),
-        Opcode::CreateCq => CreateCq {
-            caps_1: CqCaps1::from_raw(input.byte() & 0x20),
-            ..create_cq(0, 0)
-        }
-        .to_request(),
+        Opcode::CreateCq => CreateCq { caps_1: CqCaps1::from_raw(input.byte() & 0x20), ..create_cq(0, 0) }.to_request(),
         Opcode::CreateEq => create_eq(0).to_request(),
         Opcode::RegMr => {
             let length = input.near(pages * 8, world) as u32;
@@ -88,33 +76,21 @@ pub fn command(input: &mut Input<'_>, world: &[u64]) -> AqRequest {
             command.flags.mem_addr_phy_mode_en = input.byte() < 16;
             command.set_page_list(match input.byte() % 4 {
                 0 => PageList::Inline([address, 0, 0, input.near(0, world)]),
-                1 => PageList::Indirect(CtrlBuffInfo {
-                    length: input.near(20, world) as u32,
-                    address,
-                }),
+                1 => PageList::Indirect(CtrlBuffInfo { length: input.near(20, world) as u32, address }),
                 _ => PageList::Direct(CtrlBuffInfo { length, address }),
             });
             command.to_request()
         }
-        Opcode::AllocMr => AllocMr {
-            max_pages: 16,
-            ..AllocMr::default()
-        }
-        .to_request(),
+        Opcode::AllocMr => AllocMr { max_pages: 16, ..AllocMr::default() }.to_request(),
         Opcode::SetFeature => {
-            let mut command = SetFeature {
-                feature_id: AenqConfig::ID.into(),
-                ..SetFeature::default()
-            };
+            let mut command = SetFeature { feature_id: AenqConfig::ID.into(), ..SetFeature::default() };
             command.data[4] = input.byte() & 0x1e;
             command.to_request()
         }
         // The first 8 bytes of a page are in page lists.
-        Opcode::CreateEventCounter => CreateEventCounter {
-            paddr: input.number(world) % 512 * 8,
-            ..CreateEventCounter::default()
+        Opcode::CreateEventCounter => {
+            CreateEventCounter { paddr: input.number(world) % 512 * 8, ..CreateEventCounter::default() }.to_request()
         }
-        .to_request(),
         Opcode::AttachEventCounter | Opcode::DetachEventCounter => AttachEventCounter {
             events: QpEvents::from_raw(match opcode {
                 Opcode::AttachEventCounter => input.u32(),
@@ -151,9 +127,7 @@ pub fn command(input: &mut Input<'_>, world: &[u64]) -> AqRequest {
 pub fn populate(driver: &mut Driver, addresses: &[u64]) -> Vec<(AqRequest, AcqEntry)> {
     for &address in addresses.iter().take(8) {
         for index in 0..512 {
-            driver
-                .world
-                .write(address + index * 8, &addresses[0].to_le_bytes());
+            driver.world.write(address + index * 8, &addresses[0].to_le_bytes());
         }
     }
     // Bytes of 0xff make valid commands, which refer to objects with number 4. There are four of each kind.
@@ -191,11 +165,7 @@ fn operate(driver: &mut Driver, input: &mut Input<'_>) {
             let death = Death {
                 silent: options & 1 != 0,
                 dma: options & 2 != 0,
-                how: if options & 4 != 0 {
-                    FailedReset::NeverStarts
-                } else {
-                    FailedReset::NeverEnds
-                },
+                how: if options & 4 != 0 { FailedReset::NeverStarts } else { FailedReset::NeverEnds },
                 resets: NonZeroU32::MIN.saturating_add(u32::from(options >> 6)),
             };
             device.die(world, now, death);
@@ -277,9 +247,7 @@ pub fn play(data: &[u8]) {
                 let address = addresses[usize::from(input.byte() % 8)];
                 for offset in 0..usize::from(input.byte()) {
                     let value = input.likely(&addresses);
-                    driver
-                        .world
-                        .write(address + offset as u64 % 512 * 8, &value.to_le_bytes());
+                    driver.world.write(address + offset as u64 % 512 * 8, &value.to_le_bytes());
                 }
             }
             7 => {
@@ -303,11 +271,7 @@ pub fn play(data: &[u8]) {
                 driver.submit_request(&request);
             }
         }
-        assert!(
-            driver.world.dma_bytes <= MAX_DMA,
-            "{} bytes in one call",
-            driver.world.dma_bytes
-        );
+        assert!(driver.world.dma_bytes <= MAX_DMA, "{} bytes in one call", driver.world.dma_bytes);
         driver.world.trace.clear();
         driver.world.interrupts.clear();
         let state = driver.device.state();
@@ -322,12 +286,6 @@ pub fn play(data: &[u8]) {
     driver.set_up();
     let before = driver.device.state();
     assert_eq!(before.resources, Default::default());
-    assert_eq!(
-        driver.execute(&AllocPd {}).map(|response| response.pd),
-        Ok(1)
-    );
-    assert_eq!(
-        driver.device.state().protocol_errors,
-        before.protocol_errors
-    );
+    assert_eq!(driver.execute(&AllocPd {}).map(|response| response.pd), Ok(1));
+    assert_eq!(driver.device.state().protocol_errors, before.protocol_errors);
 }

@@ -90,23 +90,14 @@ impl Attack {
         for (index, qp) in qps.iter_mut().enumerate() {
             qp.ah = net.handle_of(qp, REMOTE[index % 2]);
         }
-        Self {
-            victims,
-            sent: Arc::default(),
-            knowledge: Knowledge::default(),
-        }
+        Self { victims, sent: Arc::default(), knowledge: Knowledge::default() }
     }
 
     fn join(&self, program: u64, addresses: &[Address], offered: u64) -> Option<LinkId> {
         let way: Arc<dyn Link> = Arc::clone(&self.sent) as _;
         let (fabric, now) = (&self.victims.net.fabric, self.victims.net.now);
-        let newcomer = Newcomer {
-            program,
-            host: None,
-            addresses,
-            session: fabric.session(program, addresses),
-            offered,
-        };
+        let newcomer =
+            Newcomer { program, host: None, addresses, session: fabric.session(program, addresses), offered };
         fabric.join(now, &newcomer, &way).ok()
     }
 
@@ -125,11 +116,7 @@ impl Attack {
         let choice = input.byte();
         let Victims { net, qps, .. } = &mut self.victims;
         let index = usize::from(choice & 3) % qps.len();
-        let ends = Ends {
-            from: REMOTE[usize::from((choice >> 2) & 1)],
-            to: net.address(qps[index].port),
-            qkey: QKEY,
-        };
+        let ends = Ends { from: REMOTE[usize::from((choice >> 2) & 1)], to: net.address(qps[index].port), qkey: QKEY };
         let mut message = match choice >> 4 {
             0..=2 => {
                 let immediate = (choice & 8 != 0).then_some(7);
@@ -173,19 +160,8 @@ impl Attack {
             0 => (psn + 1, message, offset + length),
             _ => (psn + 1, message + 1, 0),
         };
-        let place = Place {
-            connection: connection as u64,
-            psn,
-            floor: psn.saturating_sub(2),
-            message,
-            offset,
-        };
-        let Victims {
-            qps,
-            regions,
-            precious,
-            ..
-        } = &self.victims;
+        let place = Place { connection: connection as u64, psn, floor: psn.saturating_sub(2), message, offset };
+        let Victims { qps, regions, precious, .. } = &self.victims;
         let targets = if choice & 8 == 0 { regions } else { precious };
         let (qp, target) = (qps[index].number, &targets[index]);
         let memory = |kind| {
@@ -195,12 +171,7 @@ impl Attack {
         let reads = &self.knowledge.reads;
         let known = reads.len().checked_sub(1 + usize::from(choice >> 6));
         let (reader, incarnation, request) = known.map_or((1, 0, 1), |known| reads[known]);
-        let of_reader = |subject: Message| {
-            subject
-                .numbers([reader])
-                .numbers([incarnation])
-                .numbers([request])
-        };
+        let of_reader = |subject: Message| subject.numbers([reader]).numbers([incarnation]).numbers([request]);
         let immediate = (choice & 16 != 0).then_some(5);
         let subject = match input.byte() % 8 {
             0..=2 => Message::new(0).numbers([qp]).optional(immediate),
@@ -215,9 +186,7 @@ impl Attack {
     /// Posts a work request of a device: to the attacker, or a receive.
     fn work(&mut self, input: &mut Input<'_>) {
         let choice = input.byte();
-        let Victims {
-            net, qps, regions, ..
-        } = &mut self.victims;
+        let Victims { net, qps, regions, .. } = &mut self.victims;
         let index = usize::from(choice & 3) % qps.len();
         let (qp, region) = (&mut qps[index], &regions[index]);
         if choice & 4 == 0 {
@@ -276,31 +245,14 @@ impl Attack {
 pub fn send_payload_with_requests<P: Protocol>() {
     let mut attack = Attack::new(false);
     let link = attack.join(8, &REMOTE[..2], 0).unwrap();
-    let Victims {
-        net, qps, regions, ..
-    } = &mut attack.victims;
+    let Victims { net, qps, regions, .. } = &mut attack.victims;
     let (qp, region) = (&qps[0], &regions[0]);
-    let ends = Ends {
-        from: REMOTE[0],
-        to: net.address(qp.port),
-        qkey: QKEY,
-    };
+    let ends = Ends { from: REMOTE[0], to: net.address(qp.port), qkey: QKEY };
     let read = Message::new(2).numbers([qp.number]).numbers([region.rkey]);
     let read = read.numbers([region.iova]).numbers([64_u32]);
-    let reader = |subject: Message, end| {
-        subject
-            .numbers([1_u16])
-            .numbers([0_u32])
-            .numbers([1_u64])
-            .bytes([end])
-    };
+    let reader = |subject: Message, end| subject.numbers([1_u16]).numbers([0_u32]).numbers([1_u64]).bytes([end]);
     for (psn, subject) in (0..).zip([reader(read, 0), reader(Message::new(4), 1)]) {
-        let place = Place {
-            connection: 1,
-            psn,
-            message: psn,
-            ..Place::default()
-        };
+        let place = Place { connection: 1, psn, message: psn, ..Place::default() };
         attack.receive::<P>(link, &ends.part(place, subject, 64).framed());
     }
     attack.victims.check();
@@ -322,8 +274,7 @@ pub fn play<P: Protocol>(data: &[u8]) {
     }
     let greeted = P::greet(&hello);
     let mut attack = Attack::new(first & 1 != 0);
-    if let Some(mut link) = greeted.and_then(|(program, devices)| attack.join(program, &devices, 0))
-    {
+    if let Some(mut link) = greeted.and_then(|(program, devices)| attack.join(program, &devices, 0)) {
         for _ in 0..MAX_STEPS {
             if input.is_empty() {
                 break;

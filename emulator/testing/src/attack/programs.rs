@@ -54,18 +54,12 @@ impl Attack {
             let places = net.count(qp, &[0x155, 0x2aa]);
             counters.extend(places.into_iter().map(|place| (qp.port, place)));
         }
-        Self {
-            victims,
-            counters,
-            fast,
-        }
+        Self { victims, counters, fast }
     }
 
     /// Posts a work request that changes a memory region.
     fn change_region(&mut self, input: &mut Input<'_>, index: usize, victim: u64) {
-        let Victims {
-            net, qps, regions, ..
-        } = &mut self.victims;
+        let Victims { net, qps, regions, .. } = &mut self.victims;
         let qp = &mut qps[index];
         let (region, good) = &mut self.fast[qp.port.0];
         let choice = input.byte();
@@ -86,10 +80,7 @@ impl Attack {
             Send::register(&FastMrRegReq {
                 lkey: input.nearly(region.lkey.into()) as u32,
                 permissions: RegMrPermissions::from_raw(input.byte()),
-                flags: FastMrRegFlags {
-                    pbl_mode: mode,
-                    ..good.flags
-                },
+                flags: FastMrRegFlags { pbl_mode: mode, ..good.flags },
                 iova: input.nearly(good.iova),
                 mr_length: input.nearly(if mode == 0 { PAGE / 2 } else { good.mr_length }),
                 pbl: input.nearly(pbl),
@@ -117,12 +108,7 @@ impl Attack {
     }
 
     fn act(&mut self, input: &mut Input<'_>, choice: u8, index: usize) {
-        let Victims {
-            net,
-            qps,
-            regions,
-            precious,
-        } = &mut self.victims;
+        let Victims { net, qps, regions, precious } = &mut self.victims;
         // The queue pair's peer, most of the time.
         let other = input.nearly(index as u64 ^ 1) as usize % qps.len();
         let peer = qps[other].number;
@@ -142,13 +128,9 @@ impl Attack {
                 let send = Send {
                     operation: input.nearly((choice % 3).into()) as u8,
                     immediate: (choice & 64 != 0).then_some(7),
-                    buffers: vec![
-                        input.place(own.iova, length, own.lkey);
-                        input.nearly(1) as usize % 4
-                    ],
+                    buffers: vec![input.place(own.iova, length, own.lkey); input.nearly(1) as usize % 4],
                     inline: (input.byte() < 16).then(|| vec![0x55; usize::from(input.byte())]),
-                    remote: (choice % 3 != 0)
-                        .then(|| input.place(target.iova, length, target.rkey)),
+                    remote: (choice % 3 != 0).then(|| input.place(target.iova, length, target.rkey)),
                     ah: Some(input.nearly(qp.ah.into()) as u16),
                     peer_qp: input.nearly(peer.into()) as u16,
                     silent: choice & 128 != 0,
@@ -176,11 +158,7 @@ impl Attack {
             }
             7 => {
                 let (offset, value) = (input.u64() % (1 << 24), input.u32());
-                let doorbell = if input.byte() < 128 {
-                    qp.doorbells[usize::from(choice >> 7)]
-                } else {
-                    offset
-                };
+                let doorbell = if input.byte() < 128 { qp.doorbells[usize::from(choice >> 7)] } else { offset };
                 net.doorbell(qp.port, doorbell, value);
             }
             8 | 9 => {

@@ -30,16 +30,10 @@ impl Transport {
         register.permissions.local_write_enable = true;
         let region = Region::new(driver, vec![page], register);
         // Messages of no bytes.
-        let send = Send {
-            operation: OpType::Send.into(),
-            ..Send::default()
-        };
+        let send = Send { operation: OpType::Send.into(), ..Send::default() };
         let mut ah = None;
         let qps = [QpType::Srd, QpType::Ud].map(|qp_type| {
-            let shape = Shape {
-                depths: DEPTHS,
-                ..Shape::new(qp_type, 64)
-            };
+            let shape = Shape { depths: DEPTHS, ..Shape::new(qp_type, 64) };
             let mut qp = Qp::of_cq(driver, pd, cq.clone(), shape);
             qp.ah = *ah.get_or_insert_with(|| qp.handle_of(driver, [1; 16]));
             qp.start(driver);
@@ -51,11 +45,7 @@ impl Transport {
             }
             qp
         });
-        Self {
-            qps: qps.into(),
-            deliveries: VecDeque::new(),
-            requests: VecDeque::new(),
-        }
+        Self { qps: qps.into(), deliveries: VecDeque::new(), requests: VecDeque::new() }
     }
 
     /// Replaces the queue pairs after a reset of the device. What was in progress ends later.
@@ -66,14 +56,7 @@ impl Transport {
     /// Requests another state of a queue pair, which the device may reject.
     pub(super) fn modify(&mut self, driver: &mut Driver, input: &mut Input<'_>) {
         let choice = input.byte();
-        let states = [
-            QpState::Reset,
-            QpState::Init,
-            QpState::Rtr,
-            QpState::Rts,
-            QpState::Sqd,
-            QpState::Err,
-        ];
+        let states = [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Err];
         let qp_handle = self.qps[usize::from(choice >> 7)].number.into();
         let state = states[usize::from(choice % 8) % states.len()];
         driver.submit(&to_state(qp_handle, state));
@@ -112,18 +95,11 @@ impl Transport {
             // In any order.
             6 => {
                 let last = input.byte() < 128;
-                let next = if last {
-                    self.deliveries.pop_back()
-                } else {
-                    self.deliveries.pop_front()
-                };
+                let next = if last { self.deliveries.pop_back() } else { self.deliveries.pop_front() };
                 let Some((arrival, delivery)) = next else {
                     return;
                 };
-                let error = DmaError {
-                    address: 0,
-                    length: 1,
-                };
+                let error = DmaError { address: 0, length: 1 };
                 let written = if choice & 8 != 0 { Ok(()) } else { Err(error) };
                 let _ = device.delivered(world, &arrival, delivery, written);
             }
@@ -139,36 +115,21 @@ impl Transport {
 /// Returns an arrival from a peer.
 fn arrival(input: &mut Input<'_>, addresses: &[u64], qp: u16) -> Arrival {
     let length = input.near(64, addresses) as u32;
-    let memory = (
-        input.number(addresses) as u32 | (1 << 19),
-        input.near(0, addresses),
-    );
+    let memory = (input.number(addresses) as u32 | (1 << 19), input.near(0, addresses));
     let immediate = (input.byte() < 128).then_some(1);
     Arrival {
         peer: [1 + input.byte() % 3; 16],
         peer_qp: 1,
         qp: input.near(qp.into(), addresses) as u16,
-        transport: if input.byte() < 200 {
-            QpType::Srd
-        } else {
-            QpType::Ud
-        },
+        transport: if input.byte() < 200 { QpType::Srd } else { QpType::Ud },
         qkey: QKEY,
         content: match input.byte() % 4 {
             0 => Content::Write {
                 memory,
                 length,
-                end: (input.byte() < 128).then_some(WriteEnd {
-                    length,
-                    immediate,
-                    unsolicited: input.byte() < 128,
-                }),
+                end: (input.byte() < 128).then_some(WriteEnd { length, immediate, unsolicited: input.byte() < 128 }),
             },
-            1 => Content::Read {
-                memory,
-                length,
-                version: (input.byte() % 2).into(),
-            },
+            1 => Content::Read { memory, length, version: (input.byte() % 2).into() },
             _ => Content::Send { length, immediate },
         },
     }

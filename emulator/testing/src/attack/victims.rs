@@ -37,21 +37,13 @@ impl Victims {
             qps.extend(pair);
         }
         let regions = qps.iter().map(|qp| net.region(qp, 5, 100)).collect();
-        let read_only = RegMrPermissions {
-            remote_read_enable: true,
-            ..RegMrPermissions::default()
-        };
+        let read_only = RegMrPermissions { remote_read_enable: true, ..RegMrPermissions::default() };
         let precious = qps.iter().enumerate().map(|(index, qp)| {
             let region = net.region_with(qp, 2, 0, read_only);
             net.fill(&region, 0, &initial(index));
             region
         });
-        Self {
-            precious: precious.collect(),
-            net,
-            qps,
-            regions,
-        }
+        Self { precious: precious.collect(), net, qps, regions }
     }
 
     /// Panics if precious memory has changed, or unless the devices still exchange data over a network without faults.

@@ -67,9 +67,6 @@ impl Control {
         let reply = self.reply();
         let line = String::from_utf8_lossy(line.as_ref());
         let error = reply["error"].as_str();
-        assert!(
-            error.is_some_and(|error| error.contains(part)),
-            "{line}: {reply}"
-        );
+        assert!(error.is_some_and(|error| error.contains(part)), "{line}: {reply}");
     }
 }

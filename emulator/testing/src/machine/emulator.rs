@@ -50,9 +50,7 @@ pub fn runnable(task: &Path) -> Vec<(Thread, Duration)> {
         let name = name.trim_end().to_owned();
         Some((Thread { name, path }, time))
     };
-    threads
-        .filter_map(|entry| time_of(entry.ok()?.path()))
-        .collect()
+    threads.filter_map(|entry| time_of(entry.ok()?.path())).collect()
 }
 
 /// An emulator with some devices, which is killed on drop.
@@ -74,11 +72,7 @@ impl Emulator {
         let folder = tempfile::tempdir().unwrap();
         for device in 0..devices {
             let socket = folder.path().join(format!("efa{device}"));
-            let spec = format!(
-                "number={},profile=efa3,socket={}",
-                first + device,
-                socket.display()
-            );
+            let spec = format!("number={},profile=efa3,socket={}", first + device, socket.display());
             command.args(["--device", &spec]);
         }
         command.args(arguments);
@@ -92,11 +86,7 @@ impl Emulator {
     pub fn launch(mut command: Command, folder: TempDir) -> Self {
         let control = folder.path().join("control");
         command.arg("--control").arg(&control);
-        let mut emulator = Self {
-            folder,
-            child: command.spawn().unwrap(),
-            address: None,
-        };
+        let mut emulator = Self { folder, child: command.spawn().unwrap(), address: None };
         wait_for("emulator", || {
             let end = emulator.child.try_wait().unwrap();
             assert!(end.is_none(), "the program has ended: {end:?}");
@@ -169,13 +159,10 @@ impl Emulator {
 
     /// Waits until it has `devices` devices of other emulators.
     pub fn wait_for_peers(&self, devices: u64) {
-        wait_until(
-            "other emulators with the expected number of devices",
-            || {
-                let reply = self.ask(&json!({"command": "fabric"}));
-                reply["ok"]["remote_devices"] == devices
-            },
-        );
+        wait_until("other emulators with the expected number of devices", || {
+            let reply = self.ask(&json!({"command": "fabric"}));
+            reply["ok"]["remote_devices"] == devices
+        });
     }
 
     /// Returns a file about the process.
@@ -193,10 +180,7 @@ impl Emulator {
     /// Returns the memory of the process in bytes, without memory that is shared with machines.
     pub fn memory(&self) -> u64 {
         let status = fs::read_to_string(self.proc("status")).unwrap();
-        let line = status
-            .lines()
-            .find(|line| line.starts_with("RssAnon:"))
-            .unwrap();
+        let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
         let kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
         kib << 10
     }
@@ -234,10 +218,6 @@ fn path() -> PathBuf {
     }
     let own = env::current_exe().unwrap();
     let path = own.ancestors().nth(2).unwrap().join("efa-emu");
-    assert!(
-        path.exists(),
-        "build efa-emu first: {} is missing",
-        path.display()
-    );
+    assert!(path.exists(), "build efa-emu first: {} is missing", path.display());
     path
 }

@@ -43,23 +43,12 @@ impl End {
     /// Connects to the device at a socket, and creates a queue pair and a region.
     pub fn new(socket: &Path, qp_type: QpType) -> Self {
         let mut machine = Machine::start(socket, RAM);
-        let shape = Shape {
-            depths: DEPTHS,
-            ..Shape::new(qp_type, 64)
-        };
+        let shape = Shape { depths: DEPTHS, ..Shape::new(qp_type, 64) };
         let qp = Qp::new(&mut machine, shape);
         let iova = machine.world.allocate(REGION / PAGE);
         let pages = (0..REGION / PAGE).map(|page| iova + page * PAGE).collect();
-        let command = RegMr {
-            permissions: ALL_PERMISSIONS,
-            ..reg_mr(qp.pd, iova, REGION)
-        };
-        Self {
-            region: Region::new(&mut machine, pages, command),
-            address: machine.address(),
-            machine,
-            qp,
-        }
+        let command = RegMr { permissions: ALL_PERMISSIONS, ..reg_mr(qp.pd, iova, REGION) };
+        Self { region: Region::new(&mut machine, pages, command), address: machine.address(), machine, qp }
     }
 
     /// As [`Self::new`], for two machines, with address handles of each other.

@@ -35,12 +35,7 @@ impl Ram {
         file.set_len(size).expect("memory");
         let _ = fcntl_add_seals(&file, SealFlags::SHRINK);
         let memory = map(file.try_clone().expect("a descriptor"), size);
-        Self {
-            file,
-            memory,
-            next: 0,
-            llq: None,
-        }
+        Self { file, memory, next: 0, llq: None }
     }
 
     /// The memfd, to be shared.
@@ -68,9 +63,7 @@ impl Ram {
     fn slice(&self, address: u64, length: usize) -> VolatileSlice<'_> {
         // CAST: it is in the machine's memory.
         let offset = (address - BASE) as usize;
-        self.memory
-            .get_slice(offset, length)
-            .expect("an address of the machine's memory")
+        self.memory.get_slice(offset, length).expect("an address of the machine's memory")
     }
 }
 
@@ -83,10 +76,7 @@ impl Memory for Ram {
     fn allocate(&mut self, pages: u64) -> u64 {
         let address = BASE + self.next;
         self.next += pages * PAGE;
-        assert!(
-            self.next <= self.range().1,
-            "the machine has too little memory"
-        );
+        assert!(self.next <= self.range().1, "the machine has too little memory");
         address
     }
 

@@ -39,15 +39,11 @@ impl Bus for Socket {
     type Memory = Ram;
 
     fn write(&mut self, _: &mut Ram, _: Duration, offset: u64, value: u32) {
-        self.client
-            .region_write(VFIO_PCI_BAR0_REGION_INDEX, offset, &value.to_le_bytes())
-            .expect("a write");
+        self.client.region_write(VFIO_PCI_BAR0_REGION_INDEX, offset, &value.to_le_bytes()).expect("a write");
     }
 
     fn doorbell(&mut self, _: &mut Ram, offset: u64, value: u32) {
-        self.client
-            .region_post(self.doorbells, offset, &value.to_le_bytes())
-            .expect("a write");
+        self.client.region_post(self.doorbells, offset, &value.to_le_bytes()).expect("a write");
     }
 
     fn advance(&mut self, _: &mut Ram, _: Duration) -> bool {
@@ -59,14 +55,10 @@ impl Machine {
     /// Connects to the device at a socket, as a machine with `memory` bytes of memory. Resets the device and sets up its admin
     /// queues, without interrupts.
     pub fn start(socket: &Path, memory: u64) -> Self {
-        let mut machine = wait_for("device", || {
-            Client::connect(socket).map(|client| Self::of(client, Ram::new(memory)))
-        });
+        let mut machine =
+            wait_for("device", || Client::connect(socket).map(|client| Self::of(client, Ram::new(memory))));
         machine.share_memory();
-        let llq = machine
-            .device
-            .client
-            .region_info(VFIO_PCI_BAR2_REGION_INDEX);
+        let llq = machine.device.client.region_info(VFIO_PCI_BAR2_REGION_INDEX);
         machine.world.map_llq(llq.expect("a BAR"));
         machine.enable(MEMORY_AND_BUS_MASTER);
         machine.reset(ResetReason::Normal);
@@ -88,13 +80,7 @@ impl Machine {
     /// Maps all memory for the device.
     pub fn share_memory(&mut self) {
         let (address, size) = self.world.range();
-        let map = DmaMap {
-            readable: true,
-            writable: true,
-            offset: 0,
-            address,
-            size,
-        };
+        let map = DmaMap { readable: true, writable: true, offset: 0, address, size };
         let file = Some(self.world.file());
         self.device.client.dma_map(map, file).expect("a mapping");
     }
@@ -109,10 +95,7 @@ impl Machine {
     /// Reads the command register of the configuration space.
     pub fn command(&mut self) -> u16 {
         let (region, mut command) = (VFIO_PCI_CONFIG_REGION_INDEX, [0xff; 2]);
-        let read = self
-            .device
-            .client
-            .region_read(region, COMMAND, &mut command);
+        let read = self.device.client.region_read(region, COMMAND, &mut command);
         read.expect("a read");
         u16::from_le_bytes(command)
     }

@@ -37,11 +37,7 @@ impl Guest for World {
                 parts.push((Arc::clone(page), range));
             })?;
         }
-        Ok(Pages {
-            parts,
-            is_blank: self.is_blank,
-            stuck: Arc::clone(&self.stuck),
-        })
+        Ok(Pages { parts, is_blank: self.is_blank, stuck: Arc::clone(&self.stuck) })
     }
 
     fn pins(&self) -> &Arc<Pins> {

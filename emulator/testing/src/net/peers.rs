@@ -161,9 +161,7 @@ impl Peers {
     /// Returns the ids and statuses of all completions that are there.
     pub fn polled(&mut self, at: usize) -> Vec<(u16, CompStatus)> {
         let completions = std::iter::from_fn(|| self.poll(at));
-        completions
-            .map(|one| (one.req_id, qp::status(&one)))
-            .collect()
+        completions.map(|one| (one.req_id, qp::status(&one))).collect()
     }
 
     pub fn modify(&mut self, at: usize, state: QpState) {

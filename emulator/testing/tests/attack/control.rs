@@ -12,10 +12,7 @@ const OWN: usize = 2;
 
 /// Runs an attack by clients, of which the first uses the attackers' device, so that its replies are long.
 fn attack(threads: usize, attack: impl Fn(&Emulator, &AtomicBool) + Sync) -> Emulator {
-    let bound = Bound {
-        clients: CLIENTS as u64,
-        ..Bound::of_devices(1)
-    };
+    let bound = Bound { clients: CLIENTS as u64, ..Bound::of_devices(1) };
     run(bound, threads, |emulator, index, stop| match index {
         0 => use_device(emulator, stop),
         _ => attack(emulator, stop),
@@ -23,10 +20,7 @@ fn attack(threads: usize, attack: impl Fn(&Emulator, &AtomicBool) + Sync) -> Emu
 }
 
 fn lines(requests: &[Value]) -> Vec<u8> {
-    requests
-        .iter()
-        .flat_map(|request| format!("{request}\n").into_bytes())
-        .collect()
+    requests.iter().flat_map(|request| format!("{request}\n").into_bytes()).collect()
 }
 
 /// Returns the requests with the longest replies.
@@ -43,23 +37,14 @@ fn longest_requests() -> Vec<Value> {
 
 /// Returns the requests with the longest lists.
 fn long_lists() -> Vec<Value> {
-    let bytes = |size| -> Vec<_> {
-        (0..size)
-            .map(|offset| json!({"offset": offset, "value": 255}))
-            .collect()
-    };
+    let bytes = |size| -> Vec<_> { (0..size).map(|offset| json!({"offset": offset, "value": 255})).collect() };
     let paths: Vec<_> = (0..256).map(|_| json!({"delay_us": 0.0})).collect();
-    let rule = |when: Value, then: Value| json!({"command": "inject", "device": OWN, "rule": {"when": when, "then": then}});
+    let rule =
+        |when: Value, then: Value| json!({"command": "inject", "device": OWN, "rule": {"when": when, "then": then}});
     vec![
-        rule(
-            json!({"opcode": "QUERY_QP"}),
-            json!({"corrupt": bytes(64), "after_reset": true}),
-        ),
+        rule(json!({"opcode": "QUERY_QP"}), json!({"corrupt": bytes(64), "after_reset": true})),
         rule(json!({"opcode": "ALLOC_PD"}), json!({"corrupt": bytes(64)})),
-        rule(
-            json!({"work": "ANY"}),
-            json!({"corrupt": bytes(32), "delay_ms": 60_000}),
-        ),
+        rule(json!({"work": "ANY"}), json!({"corrupt": bytes(32), "delay_ms": 60_000})),
         json!({"command": "fabric", "set": {"paths": 256, "path": paths}}),
         json!({"command": "event", "device": OWN, "group": "WARNING", "after_reset": true}),
         json!({"command": "event", "device": OWN, "group": 9, "count": u64::MAX}),

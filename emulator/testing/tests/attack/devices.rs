@@ -44,9 +44,7 @@ fn two_flood(qp_type: QpType, sends: fn(&mut End) -> Vec<Send>) {
 #[test]
 #[ignore = "an attack"]
 fn endless_datagrams() {
-    two_flood(QpType::Ud, |end| {
-        vec![Send::message(&end.qp, &end.region, 8800)]
-    });
+    two_flood(QpType::Ud, |end| vec![Send::message(&end.qp, &end.region, 8800)]);
 }
 
 #[test]
@@ -89,10 +87,7 @@ fn messages_without_a_receive() {
     two_flood(QpType::Srd, |end| {
         end.connect(end.address);
         // The destination queue pair has no receive work request, or does not exist.
-        let to = |peer_qp| Send {
-            peer_qp,
-            ..Send::message(&end.qp, &end.region, 0)
-        };
+        let to = |peer_qp| Send { peer_qp, ..Send::message(&end.qp, &end.region, 0) };
         (1..=4).map(to).collect()
     });
 }
@@ -174,10 +169,7 @@ fn long_page_lists_with_an_invalid_end() {
 #[test]
 #[ignore = "an attack"]
 fn maximum_number_of_pages() {
-    let bound = Bound {
-        all_pages: 2,
-        ..Bound::of_devices(2)
-    };
+    let bound = Bound { all_pages: 2, ..Bound::of_devices(2) };
     run(bound, 2, |emulator, index, stop| {
         let (mut machine, command) = with_list(emulator, index, 1 << 12);
         let mut registered = 0;

@@ -93,10 +93,7 @@ struct Bound {
 impl Bound {
     /// Returns the bound of `devices` devices with few registered pages.
     fn of_devices(devices: u64) -> Self {
-        Self {
-            devices,
-            ..Self::default()
-        }
+        Self { devices, ..Self::default() }
     }
 
     /// Returns the limit on the process's memory, in bytes.
@@ -109,10 +106,7 @@ impl Bound {
         let users = [
             ("the program itself", 1),
             ("each device", self.devices),
-            (
-                "all pages of the memory regions of a device",
-                self.all_pages,
-            ),
+            ("all pages of the memory regions of a device", self.all_pages),
             ("each emulator that joins", self.peers),
             ("each client of the control socket", self.clients),
         ];
@@ -158,10 +152,7 @@ fn burn(part: f64, stop: &AtomicBool) {
 
 /// Exchanges messages and executes commands, between two machines, until `stop`.
 fn run_bystanders(a: &mut End, b: &mut End, stop: &AtomicBool) -> Seen {
-    let mut seen = Seen {
-        rounds: 0,
-        longest_command: Duration::ZERO,
-    };
+    let mut seen = Seen { rounds: 0, longest_command: Duration::ZERO };
     while !stop.load(Ordering::Relaxed) {
         let bytes = pattern(AT_ONCE as usize * LENGTH as usize, seen.rounds.into());
         a.fill(&bytes);
@@ -225,12 +216,8 @@ fn beside(
             scope.spawn(move || work(index, stop));
         }
         let named = thread::Builder::new().name(BYSTANDER.into());
-        let bystander = named
-            .spawn_scoped(scope, || run_bystanders(a, b, &stop))
-            .unwrap();
-        let most = most_memory(emulator, || {
-            start.elapsed() < duration() / 2 && !bystander.is_finished()
-        });
+        let bystander = named.spawn_scoped(scope, || run_bystanders(a, b, &stop)).unwrap();
+        let most = most_memory(emulator, || start.elapsed() < duration() / 2 && !bystander.is_finished());
         let others = all().filter(|(thread, _)| !OF_BYSTANDERS.contains(&&*thread.name));
         let part = |(thread, time): (Thread, Duration)| {
             let before = before.get(&thread).copied().unwrap_or_default();
@@ -245,12 +232,7 @@ fn beside(
 }
 
 /// Runs an attack in some threads, and a control, beside bystanders.
-fn under(
-    emulator: &Emulator,
-    bound: &Bound,
-    attack: impl Fn(usize, &AtomicBool) + Sync,
-    threads: usize,
-) {
+fn under(emulator: &Emulator, bound: &Bound, attack: impl Fn(usize, &AtomicBool) + Sync, threads: usize) {
     let _alone = ALONE.lock();
     let [mut a, mut b] = End::pair([0, 1].map(|at| emulator.device(at)), QpType::Srd);
     let is_harmless = (0..ATTEMPTS).any(|_| {
@@ -266,10 +248,7 @@ fn under(
         );
         !is_alone() || rate >= RATE && longest <= COMMANDS
     });
-    assert!(
-        is_harmless,
-        "an attack delays bystanders more than other work does"
-    );
+    assert!(is_harmless, "an attack delays bystanders more than other work does");
 }
 
 /// Starts an emulator that others may join.
@@ -278,11 +257,7 @@ fn listening() -> Emulator {
 }
 
 /// Starts an emulator that others may join, and runs an attack on it in some threads; returns it.
-fn run(
-    bound: Bound,
-    threads: usize,
-    attack: impl Fn(&Emulator, usize, &AtomicBool) + Sync,
-) -> Emulator {
+fn run(bound: Bound, threads: usize, attack: impl Fn(&Emulator, usize, &AtomicBool) + Sync) -> Emulator {
     let emulator = listening();
     let attack = |index, stop: &AtomicBool| attack(&emulator, index, stop);
     under(&emulator, &bound, attack, threads);

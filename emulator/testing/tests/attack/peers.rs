@@ -34,21 +34,11 @@ fn own_address(index: usize) -> [u8; 16] {
 /// Returns the addresses of an attacker's device and of each bystander's.
 fn to_bystanders(emulator: &Emulator, index: usize) -> [Ends; 2] {
     let mut machine = Machine::start(&emulator.device(DEVICES - 1 - index), 1 << 20);
-    [0, 1].map(|device| Ends {
-        from: own_address(index),
-        to: address_like(machine.address(), device),
-        qkey: QKEY,
-    })
+    [0, 1].map(|device| Ends { from: own_address(index), to: address_like(machine.address(), device), qkey: QKEY })
 }
 
 /// Joins, rejoins after each disconnection, and sends the packet of each number from 0 on.
-fn join(
-    emulator: &Emulator,
-    index: usize,
-    read_mode: ReadMode,
-    stop: &AtomicBool,
-    packet: impl Fn(u64) -> Message,
-) {
+fn join(emulator: &Emulator, index: usize, read_mode: ReadMode, stop: &AtomicBool, packet: impl Fn(u64) -> Message) {
     let mut numbers = 0_u64..;
     while !stop.load(Ordering::Relaxed) {
         thread::sleep(Duration::from_millis(10));
@@ -74,10 +64,7 @@ fn join(
 
 /// Returns the bound on memory with all attacking emulators, and with `devices` devices of attackers.
 fn bound(devices: u64) -> Bound {
-    Bound {
-        peers: PEERS as u64,
-        ..Bound::of_devices(devices)
-    }
+    Bound { peers: PEERS as u64, ..Bound::of_devices(devices) }
 }
 
 /// Joins, and sends packets that may depend on the addresses of [both bystanders](to_bystanders).
@@ -89,9 +76,7 @@ fn send_to_bystanders(
     packet: impl Fn(u64, [Ends; 2]) -> Message,
 ) {
     let both = to_bystanders(emulator, index);
-    join(emulator, index, read_mode, stop, |number| {
-        packet(number, both)
-    });
+    join(emulator, index, read_mode, stop, |number| packet(number, both));
 }
 
 /// Runs an attack in which all attackers [send to bystanders](send_to_bystanders).
@@ -115,13 +100,7 @@ fn acknowledgements_of_packets_that_were_never_sent() {
 fn mixed(number: u64, both: [Ends; 2]) -> Message {
     let ends = both[number as usize % 2];
     let psn = number / 2;
-    let place = Place {
-        connection: 1,
-        psn,
-        floor: psn,
-        message: psn,
-        offset: 0,
-    };
+    let place = Place { connection: 1, psn, floor: psn, message: psn, offset: 0 };
     match psn % 3 {
         0 => ends.send(place, NONE, LENGTH),
         1 => ends.write(place, THEIRS, 77, LENGTH),
@@ -166,20 +145,10 @@ fn one_victim() {
     let mut victim = End::new(&emulator.device(2), QpType::Srd);
     victim.fill(&[1; LENGTH]);
     let attack = |index, stop: &AtomicBool| {
-        let ends = Ends {
-            from: own_address(index),
-            to: victim.address,
-            qkey: QKEY,
-        };
+        let ends = Ends { from: own_address(index), to: victim.address, qkey: QKEY };
         let number = victim.qp.number;
         join(&emulator, index, ReadMode::Reads, stop, |psn| {
-            let place = Place {
-                connection: 1,
-                psn,
-                floor: psn.saturating_sub(4000),
-                message: psn,
-                offset: 0,
-            };
+            let place = Place { connection: 1, psn, floor: psn.saturating_sub(4000), message: psn, offset: 0 };
             ends.send(place, number, LENGTH)
         });
     };
@@ -195,12 +164,7 @@ fn one_victim() {
 fn as_much_state_as_possible() {
     attack_bystanders(ReadMode::Reads, |number, both| {
         // The first packet of each connection is missing.
-        let place = Place {
-            connection: number / 16,
-            psn: 1 + number % 16,
-            message: number,
-            ..Place::default()
-        };
+        let place = Place { connection: number / 16, psn: 1 + number % 16, message: number, ..Place::default() };
         both[number as usize / 16 % 2].send(place, NONE, 0)
     });
 }

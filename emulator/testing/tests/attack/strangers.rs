@@ -5,12 +5,7 @@
 use super::*;
 
 /// Bound on memory with the maximum number of clients.
-const STRANGERS: Bound = Bound {
-    devices: 1,
-    all_pages: 0,
-    peers: 0,
-    clients: 64,
-};
+const STRANGERS: Bound = Bound { devices: 1, all_pages: 0, peers: 0, clients: 64 };
 
 #[test]
 #[ignore = "an attack"]

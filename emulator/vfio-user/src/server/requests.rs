@@ -5,12 +5,10 @@
 use std::{fs::File, io, ops::Range, os::fd::OwnedFd};
 
 use vfio_bindings::bindings::vfio::{
-    VFIO_DEVICE_FLAGS_PCI, VFIO_DEVICE_FLAGS_RESET, VFIO_DMA_MAP_FLAG_READ,
-    VFIO_DMA_MAP_FLAG_WRITE, VFIO_DMA_UNMAP_FLAG_ALL, VFIO_IRQ_SET_ACTION_MASK,
-    VFIO_IRQ_SET_ACTION_TRIGGER, VFIO_IRQ_SET_ACTION_UNMASK, VFIO_IRQ_SET_DATA_BOOL,
-    VFIO_IRQ_SET_DATA_EVENTFD, VFIO_IRQ_SET_DATA_NONE, VFIO_REGION_INFO_CAP_SPARSE_MMAP,
-    VFIO_REGION_INFO_FLAG_CAPS, VFIO_REGION_INFO_FLAG_MMAP, VFIO_REGION_INFO_FLAG_READ,
-    VFIO_REGION_INFO_FLAG_WRITE,
+    VFIO_DEVICE_FLAGS_PCI, VFIO_DEVICE_FLAGS_RESET, VFIO_DMA_MAP_FLAG_READ, VFIO_DMA_MAP_FLAG_WRITE,
+    VFIO_DMA_UNMAP_FLAG_ALL, VFIO_IRQ_SET_ACTION_MASK, VFIO_IRQ_SET_ACTION_TRIGGER, VFIO_IRQ_SET_ACTION_UNMASK,
+    VFIO_IRQ_SET_DATA_BOOL, VFIO_IRQ_SET_DATA_EVENTFD, VFIO_IRQ_SET_DATA_NONE, VFIO_REGION_INFO_CAP_SPARSE_MMAP,
+    VFIO_REGION_INFO_FLAG_CAPS, VFIO_REGION_INFO_FLAG_MMAP, VFIO_REGION_INFO_FLAG_READ, VFIO_REGION_INFO_FLAG_WRITE,
 };
 
 use super::{Answer, Session, Write, invalid};
@@ -92,11 +90,7 @@ impl Session<'_> {
         };
         let (room, index) = decode().ok_or_else(invalid)?;
         fields.end().ok_or_else(invalid)?;
-        let region = self
-            .device
-            .regions
-            .get(index as usize)
-            .ok_or_else(invalid)?;
+        let region = self.device.regions.get(index as usize).ok_or_else(invalid)?;
         if room < size::REGION_INFO {
             return Err(invalid());
         }
@@ -104,11 +98,7 @@ impl Session<'_> {
         let areas = if takes_fds { &region.mappable[..] } else { &[] };
         let mut needed = size::REGION_INFO;
         let mut first_capability = 0;
-        let mut flags = if region.size > 0 {
-            VFIO_REGION_INFO_FLAG_READ | VFIO_REGION_INFO_FLAG_WRITE
-        } else {
-            0
-        };
+        let mut flags = if region.size > 0 { VFIO_REGION_INFO_FLAG_READ | VFIO_REGION_INFO_FLAG_WRITE } else { 0 };
         if !areas.is_empty() {
             needed += size::SPARSE + size::AREA * areas.len() as u32;
             flags |= VFIO_REGION_INFO_FLAG_MMAP | VFIO_REGION_INFO_FLAG_CAPS;
@@ -117,30 +107,17 @@ impl Session<'_> {
         }
         // A client without space for the list repeats the request. The file is sent only with the list.
         let complete = !areas.is_empty() && room >= needed;
-        let mut reply = Payload::default()
-            .u32(needed)
-            .u32(flags)
-            .u32(index)
-            .u32(first_capability)
-            .u64(region.size)
-            .u64(0);
+        let mut reply =
+            Payload::default().u32(needed).u32(flags).u32(index).u32(first_capability).u64(region.size).u64(0);
         let mut file = None;
         if complete {
-            reply = reply
-                .u16(VFIO_REGION_INFO_CAP_SPARSE_MMAP as u16)
-                .u16(1)
-                .u32(0)
-                .u32(areas.len() as u32)
-                .u32(0);
+            reply = reply.u16(VFIO_REGION_INFO_CAP_SPARSE_MMAP as u16).u16(1).u32(0).u32(areas.len() as u32).u32(0);
             for area in areas {
                 reply = reply.u64(area.start).u64(area.end - area.start);
             }
             file = Some(self.backend.region_file(index)?);
         }
-        Ok(Answer {
-            payload: reply.0,
-            file,
-        })
+        Ok(Answer { payload: reply.0, file })
     }
 
     pub(super) fn irq_info(&mut self, bytes: &[u8]) -> io::Result<Answer> {
@@ -152,11 +129,7 @@ impl Session<'_> {
         let index = decode().ok_or_else(invalid)?;
         fields.end().ok_or_else(invalid)?;
         let irq = self.device.irqs.get(index as usize).ok_or_else(invalid)?;
-        let reply = Payload::default()
-            .u32(size::IRQ_INFO)
-            .u32(irq.flags)
-            .u32(index)
-            .u32(irq.count);
+        let reply = Payload::default().u32(size::IRQ_INFO).u32(irq.flags).u32(index).u32(irq.count);
         Ok(reply.into())
     }
 
@@ -180,23 +153,13 @@ impl Session<'_> {
         };
         let data = match flags & DATA {
             VFIO_IRQ_SET_DATA_NONE if fds.is_empty() && bools.is_empty() => IrqData::None,
-            VFIO_IRQ_SET_DATA_BOOL if fds.is_empty() && bools.len() == count as usize => {
-                IrqData::Bools(bools)
-            }
-            VFIO_IRQ_SET_DATA_EVENTFD
-                if bools.is_empty() && (fds.is_empty() || fds.len() == count as usize) =>
-            {
+            VFIO_IRQ_SET_DATA_BOOL if fds.is_empty() && bools.len() == count as usize => IrqData::Bools(bools),
+            VFIO_IRQ_SET_DATA_EVENTFD if bools.is_empty() && (fds.is_empty() || fds.len() == count as usize) => {
                 IrqData::Eventfds(fds)
             }
             _ => return Err(invalid()),
         };
-        self.backend.set_irqs(IrqSet {
-            index,
-            start,
-            count,
-            action,
-            data,
-        })
+        self.backend.set_irqs(IrqSet { index, start, count, action, data })
     }
 
     pub(super) fn region_read(&mut self, bytes: &[u8]) -> io::Result<Answer> {
@@ -208,16 +171,11 @@ impl Session<'_> {
         let mut answer = Answer::from(access.encode());
         answer.payload.resize(RegionAccess::SIZE + count, 0);
         let data = &mut answer.payload[RegionAccess::SIZE..];
-        self.backend
-            .region_read(access.region, access.offset, data)?;
+        self.backend.region_read(access.region, access.offset, data)?;
         Ok(answer)
     }
 
-    pub(super) fn region_write(
-        &self,
-        bytes: &[u8],
-        payload: Range<usize>,
-    ) -> io::Result<(RegionAccess, Write)> {
+    pub(super) fn region_write(&self, bytes: &[u8], payload: Range<usize>) -> io::Result<(RegionAccess, Write)> {
         let mut fields = Fields(bytes);
         let access = RegionAccess::decode(&mut fields).ok_or_else(invalid)?;
         let count = fields.rest().len();
@@ -225,20 +183,12 @@ impl Session<'_> {
             return Err(invalid());
         }
         self.check(access, count)?;
-        let write = Write {
-            region: access.region,
-            offset: access.offset,
-            data: payload.end - count..payload.end,
-        };
+        let write = Write { region: access.region, offset: access.offset, data: payload.end - count..payload.end };
         Ok((access, write))
     }
 
     /// Decodes the writes of a message: all of them, or none if one is invalid.
-    pub(super) fn region_writes(
-        &self,
-        bytes: &[u8],
-        payload: Range<usize>,
-    ) -> io::Result<Vec<Write>> {
+    pub(super) fn region_writes(&self, bytes: &[u8], payload: Range<usize>) -> io::Result<Vec<Write>> {
         const EACH: usize = RegionAccess::SIZE + size::MULTI_DATA;
         let mut fields = Fields(bytes);
         let count = fields.u64().ok_or_else(invalid)?;
@@ -255,11 +205,7 @@ impl Session<'_> {
             }
             self.check(access, count)?;
             let start = first + number * EACH + RegionAccess::SIZE;
-            Ok(Write {
-                region: access.region,
-                offset: access.offset,
-                data: start..start + count,
-            })
+            Ok(Write { region: access.region, offset: access.offset, data: start..start + count })
         };
         writes.chunks_exact(EACH).enumerate().map(decode).collect()
     }
@@ -271,10 +217,6 @@ impl Session<'_> {
             let end = access.offset.checked_add(count as u64);
             end.is_some_and(|end| end <= region.size)
         });
-        if inside && (1..=MAX_DATA).contains(&count) {
-            Ok(())
-        } else {
-            Err(invalid())
-        }
+        if inside && (1..=MAX_DATA).contains(&count) { Ok(()) } else { Err(invalid()) }
     }
 }

@@ -81,15 +81,7 @@ fn messages_may_come_in_any_pieces() {
                 assert_eq!(client.receive().unwrap().header.flags, Flags::REPLY);
             }
             let events = memory.events();
-            assert!(matches!(
-                events[..],
-                [
-                    Event::Reset,
-                    Event::Reset,
-                    Event::Map(_, true),
-                    Event::Reset
-                ]
-            ));
+            assert!(matches!(events[..], [Event::Reset, Event::Reset, Event::Map(_, true), Event::Reset]));
         }
     }
 }
@@ -111,16 +103,12 @@ fn descriptors_do_not_leak() {
     for count in 1..=MAX_FDS {
         client.send_raw(&reset, &vec![file.as_fd(); count]).unwrap();
         assert_eq!(client.receive().unwrap().header.error, 22);
-        client
-            .send_raw(&message(99, HEADER as u32, 0), &vec![file.as_fd(); count])
-            .unwrap();
+        client.send_raw(&message(99, HEADER as u32, 0), &vec![file.as_fd(); count]).unwrap();
         client.receive().unwrap();
     }
     assert_eq!(open("leaky"), 1);
     // Two pieces of one message, each with descriptors.
-    client
-        .send_raw(&reset[..1], &[file.as_fd(); MAX_FDS])
-        .unwrap();
+    client.send_raw(&reset[..1], &[file.as_fd(); MAX_FDS]).unwrap();
     client.send_raw(&reset[1..2], &[file.as_fd()]).unwrap();
     assert!(matches!(server.join().unwrap(), Err(Error::Descriptors)));
     assert_eq!((open("leaky"), memory.events()), (1, vec![]));
@@ -128,10 +116,7 @@ fn descriptors_do_not_leak() {
 
 #[test]
 fn a_client_that_does_nothing_is_disconnected() {
-    let limits = Limits {
-        start: Duration::from_millis(50),
-        ..patient()
-    };
+    let limits = Limits { start: Duration::from_millis(50), ..patient() };
     let (_silent, _, server) = silent(limits);
     assert!(matches!(server.join().unwrap(), Err(Error::Start)));
     // Requests do not extend the limit before the first use of the device, whether or not they arrive in time.
@@ -148,10 +133,7 @@ fn a_client_that_does_nothing_is_disconnected() {
 
 #[test]
 fn a_client_that_stops_within_a_message_is_disconnected() {
-    let limits = Limits {
-        message: Duration::from_millis(50),
-        ..patient()
-    };
+    let limits = Limits { message: Duration::from_millis(50), ..patient() };
     let (mut client, _, server) = connect_with(limits);
     client.send_raw(&[1; 7], &[]).unwrap();
     assert!(matches!(server.join().unwrap(), Err(Error::Slow)));

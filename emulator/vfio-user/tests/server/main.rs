@@ -25,8 +25,8 @@ use rustix::{
     io::Errno,
 };
 use vfio_user_server::{
-    Action, Backend, Client, Command, Device, DmaMap, Error, Flags, Header, Irq, IrqData, IrqSet,
-    Limits, MAX_DATA, Region, RegionWrite, serve,
+    Action, Backend, Client, Command, Device, DmaMap, Error, Flags, Header, Irq, IrqData, IrqSet, Limits, MAX_DATA,
+    Region, RegionWrite, serve,
 };
 
 const SIZE: usize = 0x100;
@@ -110,8 +110,7 @@ impl Backend for Memory {
         for write in writes {
             let offset = write.offset as usize;
             match write.region {
-                0 => self.state().memory[offset..offset + write.data.len()]
-                    .copy_from_slice(write.data),
+                0 => self.state().memory[offset..offset + write.data.len()].copy_from_slice(write.data),
                 _ => self.1.write_all_at(write.data, write.offset)?,
             }
         }
@@ -164,11 +163,7 @@ fn device() -> Device {
 fn memory() -> Memory {
     let file = File::from(memfd_create("region", MemfdFlags::CLOEXEC).unwrap());
     file.set_len(4 * MAX_DATA as u64).unwrap();
-    let state = State {
-        memory: vec![0; SIZE],
-        started: true,
-        ..State::default()
-    };
+    let state = State { memory: vec![0; SIZE], started: true, ..State::default() };
     Memory(Arc::new(Mutex::new(state)), Arc::new(file), Arc::default())
 }
 
@@ -177,10 +172,7 @@ type Server = JoinHandle<Result<(), Error>>;
 /// Returns limits that a client exceeds only if it hangs.
 fn patient() -> Limits {
     let hang = Duration::from_secs(600);
-    Limits {
-        start: hang,
-        message: hang,
-    }
+    Limits { start: hang, message: hang }
 }
 
 /// Starts a server for a client that has sent nothing yet.
@@ -213,11 +205,7 @@ const ENOSYS: Option<i32> = Some(38);
 /// Returns a header with arbitrary values.
 fn message(command: u16, size: u32, flags: u32) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let header = Header {
-        command,
-        flags: Flags(flags),
-        ..Header::default()
-    };
+    let header = Header { command, flags: Flags(flags), ..Header::default() };
     header.encode(&[], &mut bytes);
     bytes[4..8].copy_from_slice(&size.to_ne_bytes());
     bytes
@@ -228,11 +216,7 @@ fn words(words: &[u32]) -> Vec<u8> {
 }
 
 fn write(region: u32, offset: u64, data: &[u8]) -> RegionWrite<'_> {
-    RegionWrite {
-        region,
-        offset,
-        data,
-    }
+    RegionWrite { region, offset, data }
 }
 
 /// Checks that a request is invalid.

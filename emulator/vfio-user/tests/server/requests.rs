@@ -11,14 +11,12 @@ use std::{
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use vfio_bindings::bindings::vfio::{
-    VFIO_IRQ_SET_ACTION_MASK, VFIO_IRQ_SET_ACTION_TRIGGER, VFIO_IRQ_SET_DATA_BOOL,
-    VFIO_IRQ_SET_DATA_EVENTFD, VFIO_IRQ_SET_DATA_NONE, VFIO_REGION_INFO_FLAG_MMAP,
+    VFIO_IRQ_SET_ACTION_MASK, VFIO_IRQ_SET_ACTION_TRIGGER, VFIO_IRQ_SET_DATA_BOOL, VFIO_IRQ_SET_DATA_EVENTFD,
+    VFIO_IRQ_SET_DATA_NONE, VFIO_REGION_INFO_FLAG_MMAP,
 };
 use vfio_user_server::{Action, Command, DmaMap, Flags, HEADER, MAX_BATCH, MAX_DATA};
 
-use super::{
-    EINVAL, ENOSPC, ENOSYS, Event, IRQ, IRQS, SIZE, connect, errno, message, refused, words, write,
-};
+use super::{EINVAL, ENOSPC, ENOSYS, Event, IRQ, IRQS, SIZE, connect, errno, message, refused, words, write};
 
 fn content<const N: usize>(file: &File, offset: u64) -> [u8; N] {
     let mut found = [0xa5; N];
@@ -42,9 +40,7 @@ fn clients_get_the_regions_and_interrupts_of_the_device() {
     // A reply without space for the list of areas has no file, but QEMU requires the offset of the list.
     let mut request = vec![0; 32];
     (request[0], request[8]) = (32, 1);
-    let reply = client
-        .request(Command::DeviceGetRegionInfo, &request, &[])
-        .unwrap();
+    let reply = client.request(Command::DeviceGetRegionInfo, &request, &[]).unwrap();
     assert_eq!((reply.payload.len(), reply.fds.len()), (32, 0));
     assert_eq!((reply.payload[0], reply.payload[12]), (80, 32));
     let absent = client.region_info(2).unwrap();
@@ -61,9 +57,7 @@ fn regions_are_read_and_written() {
     let mut found = [0; 7];
     client.region_read(0, 0xf, &mut found).unwrap();
     assert_eq!(&found, b"\0hello\0");
-    let writes: Vec<_> = (0..5_u64)
-        .map(|n| write(0, 0x20 + 2 * n, &b"abcdefgh"[..n as usize + 1]))
-        .collect();
+    let writes: Vec<_> = (0..5_u64).map(|n| write(0, 0x20 + 2 * n, &b"abcdefgh"[..n as usize + 1])).collect();
     client.region_write_multi(&writes).unwrap();
     let mut found = [0; 13];
     client.region_read(0, 0x20, &mut found).unwrap();
@@ -124,9 +118,7 @@ fn posted_writes_are_batched_in_order() {
     client.region_post(9, 0, &[1]).unwrap();
     // The read that follows the writes takes effect after them.
     let access = words(&[0, 0, 0, 1]);
-    client
-        .send(Command::RegionRead, Flags::COMMAND, &access, &[])
-        .unwrap();
+    client.send(Command::RegionRead, Flags::COMMAND, &access, &[]).unwrap();
     drop(busy);
     let found = client.receive().unwrap().payload;
     assert_eq!(found.last(), Some(&(MAX_BATCH as u8 + 9)));
@@ -143,28 +135,14 @@ fn memory_is_mapped_and_unmapped() {
     let (mut client, memory, _) = connect();
     let ram = File::from(memfd_create("ram", MemfdFlags::CLOEXEC).unwrap());
     ram.write_all_at(b"ram", 0).unwrap();
-    let map = DmaMap {
-        readable: true,
-        writable: false,
-        offset: 0x1000,
-        address: 1 << 40,
-        size: 0x2000,
-    };
+    let map = DmaMap { readable: true, writable: false, offset: 0x1000, address: 1 << 40, size: 0x2000 };
     client.dma_map(map, Some(&ram)).unwrap();
     assert_eq!(&content(&memory.state().files[0], 0), b"ram");
-    let both = DmaMap {
-        writable: true,
-        ..map
-    };
+    let both = DmaMap { writable: true, ..map };
     client.dma_map(both, None).unwrap();
     client.dma_unmap(1 << 40, 0x2000).unwrap();
     client.dma_unmap_all().unwrap();
-    let expected = [
-        Event::Map(map, true),
-        Event::Map(both, false),
-        Event::Unmap(1 << 40, 0x2000),
-        Event::UnmapAll,
-    ];
+    let expected = [Event::Map(map, true), Event::Map(both, false), Event::Unmap(1 << 40, 0x2000), Event::UnmapAll];
     assert_eq!(memory.events(), expected);
 
     memory.state().refuses = true;
@@ -194,9 +172,7 @@ fn interrupts_are_set() {
     let eventfd = VFIO_IRQ_SET_DATA_EVENTFD | trigger;
     client.set_irqs(IRQ, eventfd, 1, 3, &fds).unwrap();
     client.set_irqs(IRQ, eventfd, 0, 2, &[]).unwrap();
-    client
-        .set_irqs(IRQ, VFIO_IRQ_SET_DATA_NONE | trigger, 0, 0, &[])
-        .unwrap();
+    client.set_irqs(IRQ, VFIO_IRQ_SET_DATA_NONE | trigger, 0, 0, &[]).unwrap();
     let mask = VFIO_IRQ_SET_DATA_NONE | VFIO_IRQ_SET_ACTION_MASK;
     client.set_irqs(IRQ, mask, 0, IRQS, &[]).unwrap();
     let mut bools = words(&[23, VFIO_IRQ_SET_DATA_BOOL | trigger, IRQ, 1, 3]);
@@ -239,11 +215,7 @@ fn invalid_requests_do_not_end_the_connection() {
     let (mut client, memory, server) = connect();
     let file = File::open("/dev/null").unwrap();
     let fd = [file.as_fd()];
-    for command in [
-        Command::DeviceReset,
-        Command::RegionRead,
-        Command::DeviceGetInfo,
-    ] {
+    for command in [Command::DeviceReset, Command::RegionRead, Command::DeviceGetInfo] {
         refused(&mut client, command, &[0; 16], &fd);
     }
     for command in [
@@ -263,15 +235,11 @@ fn invalid_requests_do_not_end_the_connection() {
         for length in [3, 7, 35] {
             refused(&mut client, command, &vec![0; length], &[]);
             // A command without a reply gets none if it fails, either.
-            client
-                .send(command, Flags::NO_REPLY, &vec![0; length], &[])
-                .unwrap();
+            client.send(command, Flags::NO_REPLY, &vec![0; length], &[]).unwrap();
         }
     }
     for command in [0, 6, 11, 12, 14, 16, 17, 18, 99, u16::MAX] {
-        client
-            .send_raw(&message(command, HEADER as u32, 0), &fd)
-            .unwrap();
+        client.send_raw(&message(command, HEADER as u32, 0), &fd).unwrap();
         let header = client.receive().unwrap().header;
         assert_eq!((header.command, header.flags), (command, Flags::ERROR));
         assert_eq!(Some(header.error as i32), ENOSYS);

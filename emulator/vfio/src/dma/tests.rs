@@ -55,13 +55,7 @@ impl Table {
     fn map(&mut self, access: [bool; 2], place: u64, count: u64, at: (usize, u64)) -> Mapped {
         let [readable, writable] = access;
         let [offset, address, size] = [at.1, place, count].map(|pages| pages * PAGE);
-        let map = DmaMap {
-            readable,
-            writable,
-            offset,
-            address,
-            size,
-        };
+        let map = DmaMap { readable, writable, offset, address, size };
         let file = self.files.get(at.0).map(|file| file.try_clone().unwrap());
         let files = &mut self.shared;
         let share = |file| files.share(Shareable::new(file, Allowed::Memory)?, offset, size);
@@ -71,12 +65,7 @@ impl Table {
     }
 
     /// Returns the places of bytes in the files, if the device may access all of them.
-    fn find(
-        &self,
-        address: u64,
-        length: usize,
-        access: Access,
-    ) -> Result<Vec<(usize, usize)>, DmaError> {
+    fn find(&self, address: u64, length: usize, access: Access) -> Result<Vec<(usize, usize)>, DmaError> {
         let byte = |at| {
             let address = address.checked_add(at)?;
             let (_, allowed, memory) = self.pages.get(&(address / PAGE))?;
@@ -107,16 +96,11 @@ impl Table {
                     true => Err(io::ErrorKind::AlreadyExists),
                     false => Ok(()),
                 };
-                assert_eq!(
-                    self.map(access, number, count, (file, first)),
-                    expected,
-                    "map"
-                );
+                assert_eq!(self.map(access, number, count, (file, first)), expected, "map");
                 self.mappings += 1;
                 for page in (0..count).filter(|_| expected.is_ok()) {
                     let memory = (file < 2).then_some((file, first + page));
-                    self.pages
-                        .insert(number + page, (self.mappings, access, memory));
+                    self.pages.insert(number + page, (self.mappings, access, memory));
                 }
             }
             2 => {
@@ -124,8 +108,7 @@ impl Table {
                 let expected = if is_valid { Ok(()) } else { invalid };
                 let found = self.dma.unmap(number * PAGE, count * PAGE);
                 assert_eq!(found.map_err(|error| error.kind()), expected, "unmap");
-                self.pages
-                    .retain(|page, _| !is_valid || !(number..end).contains(page));
+                self.pages.retain(|page, _| !is_valid || !(number..end).contains(page));
             }
             3..5 => {
                 let data: Vec<u8> = (0..length).map(|n| n as u8 ^ flags).collect();
@@ -150,12 +133,9 @@ impl Table {
             _ => {
                 let (other, half) = (PLACES[usize::from(flags) % 6] * PAGE, length / 2);
                 let target = other + PAGE + 8;
-                let places = [
-                    (address, half, Access::Read),
-                    (other, half, Access::Read),
-                    (target, 2 * half, Access::Write),
-                ]
-                .map(|(at, length, access)| self.find(at, length, access));
+                let places =
+                    [(address, half, Access::Read), (other, half, Access::Read), (target, 2 * half, Access::Write)]
+                        .map(|(at, length, access)| self.find(at, length, access));
                 let [Ok(first), Ok(second), Ok(into)] = places else {
                     return;
                 };
@@ -165,8 +145,7 @@ impl Table {
                 }
                 let dma = &self.dma;
                 let mut pinned = dma.pin(address, half, Access::Read).unwrap();
-                dma.pin_more(&mut pinned, other, half, Access::Read)
-                    .unwrap();
+                dma.pin_more(&mut pinned, other, half, Access::Read).unwrap();
                 let pins = dma.pin(target, 2 * half, Access::Write).unwrap();
                 pinned.copy_to(&pins).unwrap();
                 for (from, to) in source.into_iter().zip(into) {
@@ -211,9 +190,7 @@ fn files_with_special_flags_are_refused() {
         let mut table = Table::new();
         // The same memory, opened again.
         let path = format!("/proc/self/fd/{}", table.files[0].as_raw_fd());
-        table.files[0] = open(path, flags | OFlags::CLOEXEC, Mode::empty())
-            .unwrap()
-            .into();
+        table.files[0] = open(path, flags | OFlags::CLOEXEC, Mode::empty()).unwrap().into();
         let mapped = table.map(access, 0, 1, (0, 0));
         assert_eq!(mapped.err(), expected, "{flags:?} {access:?}");
     }
@@ -240,18 +217,9 @@ fn contiguous_ranges_are_one_piece() {
     }
     table.map([true; 2], 1 << 16, 2, (1, 0)).unwrap();
     let mut extents = Extents::new(0);
-    for (page, count, pieces) in [
-        (0, 1, 1),
-        (1 << 8, 1, 1),
-        (3 << 8, 1, 2),
-        (1 << 16, 2, 3),
-        (0, 1, 4),
-    ] {
+    for (page, count, pieces) in [(0, 1, 1), (1 << 8, 1, 1), (3 << 8, 1, 2), (1 << 16, 2, 3), (0, 1, 4)] {
         let (at, length) = (page * PAGE, (count * PAGE) as usize);
-        table
-            .dma
-            .pin_more(&mut extents, at, length, Access::Read)
-            .unwrap();
+        table.dma.pin_more(&mut extents, at, length, Access::Read).unwrap();
         assert_eq!(extents.pieces(), pieces);
     }
 }

@@ -42,11 +42,9 @@ fn shareable(file: &File) -> Shareable {
 #[test]
 fn files_that_can_shrink_are_accessed_by_the_kernel() {
     let other = self::memory(&self::file(MemfdFlags::ALLOW_SEALING));
-    for (flags, seals) in [
-        (MemfdFlags::ALLOW_SEALING, true),
-        (MemfdFlags::ALLOW_SEALING, false),
-        (MemfdFlags::empty(), false),
-    ] {
+    for (flags, seals) in
+        [(MemfdFlags::ALLOW_SEALING, true), (MemfdFlags::ALLOW_SEALING, false), (MemfdFlags::empty(), false)]
+    {
         let file = File::from(memfd_create("guest", MemfdFlags::CLOEXEC | flags).unwrap());
         file.set_len(4 * PAGE).unwrap();
         if seals {
@@ -219,11 +217,7 @@ fn shared_files_are_limited() {
     assert_eq!(more.unwrap_err().kind(), io::ErrorKind::StorageFull);
     drop(kept);
     // Each file has four pages.
-    for (files, most) in [
-        (files, MAX_FILES),
-        (Files::new(2, MAX_BYTES), 2),
-        (Files::new(MAX_FILES, 11 * PAGE), 2),
-    ] {
+    for (files, most) in [(files, MAX_FILES), (Files::new(2, MAX_BYTES), 2), (Files::new(MAX_FILES, 11 * PAGE), 2)] {
         let mut files = files;
         let mut share = || files.share(shareable(&file(MemfdFlags::empty())), 0, PAGE);
         let mut kept: Vec<_> = (0..most).map(|_| share().unwrap()).collect();

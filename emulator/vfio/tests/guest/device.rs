@@ -18,14 +18,13 @@ use efa_testing::{
 };
 use efa_vfio::Bar;
 use vfio_bindings::bindings::vfio::{
-    VFIO_IRQ_INFO_NORESIZE, VFIO_IRQ_SET_ACTION_TRIGGER, VFIO_IRQ_SET_DATA_EVENTFD,
-    VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_BAR4_REGION_INDEX, VFIO_PCI_CONFIG_REGION_INDEX,
-    VFIO_PCI_MSIX_IRQ_INDEX,
+    VFIO_IRQ_INFO_NORESIZE, VFIO_IRQ_SET_ACTION_TRIGGER, VFIO_IRQ_SET_DATA_EVENTFD, VFIO_PCI_BAR0_REGION_INDEX,
+    VFIO_PCI_BAR4_REGION_INDEX, VFIO_PCI_CONFIG_REGION_INDEX, VFIO_PCI_MSIX_IRQ_INDEX,
 };
 
 use super::{
-    Interrupt, LLQ, Machine, OFFSET, RAM_SIZE, VECTORS, answers, copy_of, copy_to, power_on_again,
-    region_read, region_write, reset, send_queues, set_vector, start,
+    Interrupt, LLQ, Machine, OFFSET, RAM_SIZE, VECTORS, answers, copy_of, copy_to, power_on_again, region_read,
+    region_write, reset, send_queues, set_vector, start,
 };
 
 #[test]
@@ -39,10 +38,7 @@ fn a_driver_resets_the_device_and_allocates() {
     interrupt.wait();
     let (_, _, completion) = guest.completion().expect("an interrupt, but no completion");
     let header = AcqHeader::of(&completion);
-    assert_eq!(
-        (header.command_id.id, header.status),
-        (id, Status::Success.into())
-    );
+    assert_eq!((header.command_id.id, header.status), (id, Status::Success.into()));
     let pd = AllocPdResponse::from_entry(&completion).pd;
     let state = machine.state();
     assert_eq!(state.resources.pd, 1);
@@ -55,10 +51,7 @@ fn a_driver_resets_the_device_and_allocates() {
     assert_eq!((state.resources.pd, state.protocol_errors), (0, 0));
     assert_eq!(state.resets, ["NORMAL"]);
     let trace: Vec<_> = machine.trace.try_iter().collect();
-    assert!(
-        trace.iter().any(|line| line.contains("ALLOC_PD")),
-        "{trace:#?}"
-    );
+    assert!(trace.iter().any(|line| line.contains("ALLOC_PD")), "{trace:#?}");
 }
 
 #[test]
@@ -133,16 +126,9 @@ fn accesses_outside_of_a_region_do_nothing() {
         }
     }
     let flags = VFIO_IRQ_SET_DATA_EVENTFD | VFIO_IRQ_SET_ACTION_TRIGGER;
-    guest
-        .device
-        .client
-        .set_irqs(0, flags, 0, 1, &[])
-        .unwrap_err();
+    guest.device.client.set_irqs(0, flags, 0, 1, &[]).unwrap_err();
     let beyond = u32::from(VECTORS);
-    let set = guest
-        .device
-        .client
-        .set_irqs(VFIO_PCI_MSIX_IRQ_INDEX, flags, beyond, 1, &[]);
+    let set = guest.device.client.set_irqs(VFIO_PCI_MSIX_IRQ_INDEX, flags, beyond, 1, &[]);
     set.unwrap_err();
     guest.enable(MEMORY_AND_BUS_MASTER);
     assert!(guest.status().ready);
@@ -194,12 +180,7 @@ fn a_function_reset_ends_all_work_of_the_device() {
     assert_eq!(region_read(&mut guest, LLQ, OFFSET), [0; 6]);
     let state = machine.state();
     assert_eq!((state.admin.in_flight, state.function_resets), (0, 1));
-    assert!(
-        machine
-            .trace
-            .try_iter()
-            .any(|line| line == "function reset")
-    );
+    assert!(machine.trace.try_iter().any(|line| line == "function reset"));
 }
 
 #[test]

@@ -32,9 +32,8 @@ use proptest::{collection::vec, prelude::*, sample::select};
 use rustix::event::{EventfdFlags, eventfd};
 use tempfile::TempDir;
 use vfio_bindings::bindings::vfio::{
-    VFIO_IRQ_SET_ACTION_TRIGGER, VFIO_IRQ_SET_DATA_EVENTFD, VFIO_PCI_BAR0_REGION_INDEX,
-    VFIO_PCI_BAR2_REGION_INDEX, VFIO_PCI_BAR4_REGION_INDEX, VFIO_PCI_CONFIG_REGION_INDEX,
-    VFIO_PCI_MSIX_IRQ_INDEX,
+    VFIO_IRQ_SET_ACTION_TRIGGER, VFIO_IRQ_SET_DATA_EVENTFD, VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_BAR2_REGION_INDEX,
+    VFIO_PCI_BAR4_REGION_INDEX, VFIO_PCI_CONFIG_REGION_INDEX, VFIO_PCI_MSIX_IRQ_INDEX,
 };
 use vfio_user::Client;
 use vm_memory::{FileOffset, MmapRegion, VolatileMemory};
@@ -55,10 +54,7 @@ struct Machine {
 
 impl Machine {
     fn start(missing: Option<Bar>) -> Self {
-        let limits = Limits {
-            start: patience(),
-            message: patience(),
-        };
+        let limits = Limits { start: patience(), message: patience() };
         Self::start_with(missing, limits)
     }
 
@@ -76,11 +72,7 @@ impl Machine {
         let server = Server::new(listener, Arc::clone(&function), limits);
         thread::spawn(move || server.run());
         thread::spawn(move || runtime.work());
-        Self {
-            folder,
-            function,
-            trace,
-        }
+        Self { folder, function, trace }
     }
 
     fn state(&self) -> State {
@@ -172,9 +164,7 @@ fn copy_of<const N: usize>(send_queues: &MmapRegion) -> [u8; N] {
 fn set_vector(guest: &mut Guest, vector: u16, fds: &[BorrowedFd<'_>]) {
     let flags = VFIO_IRQ_SET_DATA_EVENTFD | VFIO_IRQ_SET_ACTION_TRIGGER;
     let client = &mut guest.device.client;
-    client
-        .set_irqs(VFIO_PCI_MSIX_IRQ_INDEX, flags, vector.into(), 1, fds)
-        .unwrap();
+    client.set_irqs(VFIO_PCI_MSIX_IRQ_INDEX, flags, vector.into(), 1, fds).unwrap();
 }
 
 fn region_read<const N: usize>(guest: &mut Guest, region: u32, offset: u64) -> [u8; N] {

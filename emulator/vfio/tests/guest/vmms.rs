@@ -25,8 +25,8 @@ use vfio_bindings::bindings::vfio::{
 use vfio_user::{Client, Flags, RegionWrite};
 
 use super::{
-    Interrupt, LLQ, Machine, OFFSET, RAM_SIZE, answers, connect, copy_of, copy_to, power_on,
-    power_on_again, region_read, region_write, reset, send_queues, start,
+    Interrupt, LLQ, Machine, OFFSET, RAM_SIZE, answers, connect, copy_of, copy_to, power_on, power_on_again,
+    region_read, region_write, reset, send_queues, start,
 };
 
 #[test]
@@ -59,12 +59,7 @@ fn an_unplugged_device_does_not_respond() {
     assert_eq!(state.resources.pd, 0);
 
     // No access has an effect.
-    for region in [
-        VFIO_PCI_CONFIG_REGION_INDEX,
-        VFIO_PCI_BAR0_REGION_INDEX,
-        LLQ,
-        VFIO_PCI_BAR4_REGION_INDEX,
-    ] {
+    for region in [VFIO_PCI_CONFIG_REGION_INDEX, VFIO_PCI_BAR0_REGION_INDEX, LLQ, VFIO_PCI_BAR4_REGION_INDEX] {
         region_write(&mut guest, region, 4, &[0; 4]);
         let found = region_read(&mut guest, region, 0);
         assert_eq!(found, [0xff; 8], "region {region}");
@@ -102,15 +97,10 @@ fn the_rest_of_a_message_has_no_effect_on_an_unplugged_device() {
         offset: Register::AqProdDb as u64,
         data: &1_u32.to_le_bytes(),
     };
-    let function_reset = RegionWrite {
-        region: VFIO_PCI_CONFIG_REGION_INDEX,
-        offset: 0x78,
-        data: &0x8000_u16.to_le_bytes(),
-    };
+    let function_reset =
+        RegionWrite { region: VFIO_PCI_CONFIG_REGION_INDEX, offset: 0x78, data: &0x8000_u16.to_le_bytes() };
     let client = &mut guest.device.client;
-    client
-        .region_write_multi(&[doorbell, function_reset])
-        .unwrap();
+    client.region_write_multi(&[doorbell, function_reset]).unwrap();
     let state = machine.state();
     assert_eq!((state.plugged, state.function_resets), (false, 0));
 }
@@ -210,10 +200,7 @@ fn a_vmm_that_truncates_its_memory_harms_only_itself() {
 
 #[test]
 fn silent_vmms_do_not_block_others() {
-    let limits = Limits {
-        start: Duration::from_millis(50),
-        message: patience(),
-    };
+    let limits = Limits { start: Duration::from_millis(50), message: patience() };
     let machine = Machine::start_with(None, limits);
     let socket = machine.socket();
     // Some negotiate the version, others send nothing.
@@ -252,9 +239,7 @@ fn disconnected_vmms_free_their_places() {
     for _ in 0..12 {
         // The client requests the function, and disconnects before it gets it.
         let mut client = Client::connect(&socket).unwrap();
-        client
-            .send(vfio_user::Command::DeviceReset, Flags::COMMAND, &[], &[])
-            .unwrap();
+        client.send(vfio_user::Command::DeviceReset, Flags::COMMAND, &[], &[]).unwrap();
     }
     assert!(first.status().ready);
     first.device.client.shutdown().unwrap();

@@ -7,13 +7,8 @@ use efa_hw::io::CompStatus;
 use super::*;
 use crate::packet::Reader;
 
-pub(in crate::srd) const LIMITS: Limits = Limits {
-    paths: 2,
-    multipath: true,
-    has_rate: true,
-    mtu: 1000,
-    silence: Duration::from_secs(2),
-};
+pub(in crate::srd) const LIMITS: Limits =
+    Limits { paths: 2, multipath: true, has_rate: true, mtu: 1000, silence: Duration::from_secs(2) };
 
 const ROUND_TRIP: Duration = Duration::from_micros(20);
 
@@ -36,18 +31,14 @@ pub(in crate::srd) fn response(request: u64) -> Content {
 fn send(connection: &mut Connection, now: Duration) -> Vec<(u64, u16)> {
     let next = || connection.next(now, LIMITS, usize::MAX);
     let sent = std::iter::from_fn(next);
-    sent.map(|outgoing| (outgoing.data.psn, outgoing.path))
-        .collect()
+    sent.map(|outgoing| (outgoing.data.psn, outgoing.path)).collect()
 }
 
 #[test]
 fn a_failure_that_the_peer_refuses_is_sent_again_after_the_end() {
     let mut connection = connection(1);
     let now = Duration::from_secs(1);
-    let reader = Reader {
-        qp: connection.qp,
-        request: 0,
-    };
+    let reader = Reader { qp: connection.qp, request: 0 };
     let status = CompStatus::RemoteBadAddress;
     connection.push(Content::Failure { reader, status }, 0);
     assert_eq!(send(&mut connection, now).len(), 2);
@@ -98,10 +89,7 @@ fn lost_packets_are_retransmitted_within_the_window() {
     let lost = send(&mut connection, now).len();
     assert!(lost > first.len());
     now += 100 * ROUND_TRIP;
-    assert_eq!(
-        connection.expire(now, LIMITS.silence).timeouts as usize,
-        lost
-    );
+    assert_eq!(connection.expire(now, LIMITS.silence).timeouts as usize, lost);
     let again = send(&mut connection, now);
     assert!((1..lost).contains(&again.len()), "{again:?}");
     // Packets that arrive make room for others.

@@ -8,11 +8,7 @@ use crate::{
     srd::connection::tests::{self, qp, response},
 };
 
-const LIMITS: Limits = Limits {
-    paths: 1,
-    has_rate: false,
-    ..tests::LIMITS
-};
+const LIMITS: Limits = Limits { paths: 1, has_rate: false, ..tests::LIMITS };
 
 #[test]
 fn responses_to_peers_are_bounded_and_shared() {
@@ -120,11 +116,7 @@ fn acknowledge(
     (connection, psn): (u64, u64),
 ) -> Option<Ended> {
     let verdict = Verdict::Delivered;
-    let ack = Ack {
-        connection,
-        psn,
-        verdict,
-    };
+    let ack = Ack { connection, psn, verdict };
     connections.acknowledge(now, peer, &ack)
 }
 

@@ -32,11 +32,7 @@ fn keep_alive() {
 fn each_event_of_a_storm_is_posted_once_when_there_is_room() {
     let mut driver = Driver::new(Profile::Efa2);
     let notification = u16::from(AenqGroup::Notification);
-    let all = [
-        (notification, 1, 10_000),
-        (notification, 2, 100),
-        (99, 1, 1),
-    ];
+    let all = [(notification, 1, 10_000), (notification, 2, 100), (99, 1, 1)];
     for (group, syndrome, count) in all {
         driver.device.storm(group, syndrome, count).unwrap();
     }

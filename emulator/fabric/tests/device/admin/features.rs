@@ -117,12 +117,7 @@ fn host_information() {
     (good.control_buffer.length, good.control_buffer.address) = (180, address);
     assert!(driver.execute(&good).is_ok());
     let state = driver.device.state().host_info.unwrap();
-    let texts = [
-        state.os_dist,
-        state.driver_version,
-        state.bdf,
-        state.spec_version,
-    ];
+    let texts = [state.os_dist, state.driver_version, state.bdf, state.spec_version];
     assert_eq!(texts, ["7.3.12", "1.2.3r", "1f:05.1", "2.0"]);
     assert_eq!((state.intree, state.gdr), (false, true));
     assert_eq!(state.kernel_version_text.chars().count(), 32);

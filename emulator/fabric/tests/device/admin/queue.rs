@@ -7,10 +7,7 @@ use super::*;
 /// More commands than fit into the queues and into the counter, so that both wrap; and several rounds in the newest format.
 #[test]
 fn queues_wrap() {
-    for (profile, rounds) in [
-        (Profile::Efa2, 70_000),
-        (Profile::Efa4, 3 * u64::from(AQ_DEPTH)),
-    ] {
+    for (profile, rounds) in [(Profile::Efa2, 70_000), (Profile::Efa4, 3 * u64::from(AQ_DEPTH))] {
         let mut driver = Driver::new(profile);
         for round in 0..rounds {
             let pd = driver.execute(&AllocPd {}).unwrap().pd;
@@ -56,11 +53,7 @@ fn invalid_commands() {
             entry.update_checksum();
             let (status, _) = driver.execute_entry(&entry);
             let is_checksum = driver.protocol == Protocol::V2 && matches!(offset, 4 | 5);
-            let expected = if is_checksum {
-                Status::Success
-            } else {
-                Status::MalformedRequest
-            };
+            let expected = if is_checksum { Status::Success } else { Status::MalformedRequest };
             assert_eq!(status, u8::from(expected), "{profile:?}, byte {offset}");
         }
         assert_eq!((driver.errors(), driver.counts().pd), (0, pds));
@@ -92,10 +85,7 @@ fn checksums_of_commands() {
 /// A driver and a device that disagree on the format of commands: no queue, and no completion.
 #[test]
 fn entries_of_another_protocol() {
-    for (profile, other, size) in [
-        (Profile::Efa4, Protocol::V1, 0x40),
-        (Profile::Efa3, Protocol::V2, 0x80),
-    ] {
+    for (profile, other, size) in [(Profile::Efa4, Protocol::V1, 0x40), (Profile::Efa3, Protocol::V2, 0x80)] {
         let mut driver = Driver::new(profile);
         let right = driver.protocol;
         driver.reset(ResetReason::Normal);
@@ -105,16 +95,9 @@ fn entries_of_another_protocol() {
         assert!(driver.completion().is_none());
         let state = driver.device.state();
         assert_eq!((state.protocol_errors, state.admin.submitted), (2, 0));
-        let ring = format!(
-            "AQ_CAPS {:#x} with base",
-            (size << 16) | u32::from(AQ_DEPTH)
-        );
+        let ring = format!("AQ_CAPS {:#x} with base", (size << 16) | u32::from(AQ_DEPTH));
         assert!(driver.world.traced(&["protocol error: ", &ring]));
-        assert!(
-            driver
-                .world
-                .traced(&["admin doorbell without admin queues"])
-        );
+        assert!(driver.world.traced(&["admin doorbell without admin queues"]));
         driver.protocol = right;
         driver.start_over();
         assert!(driver.execute(&AllocPd {}).is_ok());

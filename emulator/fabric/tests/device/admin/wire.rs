@@ -5,12 +5,7 @@
 use super::*;
 
 fn wire(entry: &AqEntry) -> String {
-    let event = TraceEvent::Command {
-        command: *entry,
-        completion: None,
-        in_flight: 1,
-        injected: false,
-    };
+    let event = TraceEvent::Command { command: *entry, completion: None, in_flight: 1, injected: false };
     event.wire().expect("it is a command")
 }
 

@@ -178,24 +178,13 @@ fn a_read_looks_up_its_pages_in_parts() {
     const PAGES: u64 = 1 << 12;
     let mut set = Set::new(1);
     // No two pages are contiguous.
-    let pages = (0..PAGES)
-        .map(|n| 0x1_0000_0000 + (PAGES - n) * PAGE)
-        .collect();
+    let pages = (0..PAGES).map(|n| 0x1_0000_0000 + (PAGES - n) * PAGE).collect();
     let mut command = reg_mr(set.pd, IOVA, PAGES * PAGE);
     command.permissions = ALL_PERMISSIONS;
     let region = Region::new(&mut set.driver, pages, command);
     let (memory, version) = ((region.rkey, IOVA), 3);
     let most = (PAGES * PAGE) as u32;
-    let [read, longer] = [most, most + 1].map(|length| {
-        set.arrival(
-            0,
-            Content::Read {
-                memory,
-                length,
-                version,
-            },
-        )
-    });
+    let [read, longer] = [most, most + 1].map(|length| set.arrival(0, Content::Read { memory, length, version }));
     let mut segments = Vec::new();
     let Driver { device, world, .. } = &mut set.driver;
     let delivery = device.deliver(world, &read, &mut segments).unwrap();

@@ -59,18 +59,12 @@ impl Receiver {
                 let (arrival, delivery, index) = self.deliveries.swap_remove(which);
                 if what % 16 == 14 {
                     self.set.driver.device.cancel(delivery);
-                    index
-                        .into_iter()
-                        .for_each(|it| self.receives[it].1 = Receive::Posted);
+                    index.into_iter().for_each(|it| self.receives[it].1 = Receive::Posted);
                     return vec![];
                 }
                 let (address, length) = (self.set.region.pages()[0], 1);
                 let failed = what % 16 == 13;
-                let error = if failed {
-                    Err(DmaError { address, length })
-                } else {
-                    Ok(())
-                };
+                let error = if failed { Err(DmaError { address, length }) } else { Ok(()) };
                 let Driver { device, world, .. } = &mut self.set.driver;
                 let result = device.delivered(world, &arrival, delivery, error);
                 let refusal = match arrival.content {
@@ -84,11 +78,7 @@ impl Receiver {
                 let Some(index) = index else { return vec![] };
                 self.counts[1] += u64::from(!failed);
                 self.receives[index].1 = Receive::Ended;
-                let status = if failed {
-                    CompStatus::LocalInvalidLkey
-                } else {
-                    OK
-                };
+                let status = if failed { CompStatus::LocalInvalidLkey } else { OK };
                 return vec![(self.receives[index].0, status)];
             }
             15 if which < 64 => {
@@ -159,9 +149,7 @@ fn a_wrong_qkey() {
         let before = set.driver.device.counters();
         let delivery = set.deliver(&wrong);
         assert_eq!(delivery.as_ref().err(), check.then_some(&Refusal::Drop));
-        delivery
-            .into_iter()
-            .for_each(|it| set.driver.device.cancel(it));
+        delivery.into_iter().for_each(|it| set.driver.device.cancel(it));
         let after = set.driver.device.counters();
         assert_eq!(after.qkey_viol, before.qkey_viol + u64::from(check));
         assert_eq!(after.rx_drops, before.rx_drops + u64::from(check));
@@ -189,18 +177,7 @@ fn datagrams_do_not_access_memory() {
     let mut set = Set::of(&[QpType::Ud]);
     set.receive(0);
     let (memory, length, version, end) = ((set.region.rkey, IOVA), 8, 0, None);
-    for content in [
-        Content::Write {
-            memory,
-            length,
-            end,
-        },
-        Content::Read {
-            memory,
-            length,
-            version,
-        },
-    ] {
+    for content in [Content::Write { memory, length, end }, Content::Read { memory, length, version }] {
         let mut arrival = set.arrival(0, content);
         arrival.transport = QpType::Ud;
         assert_eq!(set.deliver(&arrival).err(), Some(Refusal::Drop));

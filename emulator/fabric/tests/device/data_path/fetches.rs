@@ -140,9 +140,7 @@ fn program_errors() {
     let line = format!("sq 3 has a malformed work request at 0: `meta_desc` is 0: {bytes}");
     assert_eq!(set.errors(), [line]);
     let faults: [(&str, Change<RxLkeyCtrl>); 2] = [
-        ("`first` is not on the first descriptor only", |it| {
-            it.first = false
-        }),
+        ("`first` is not on the first descriptor only", |it| it.first = false),
         ("no descriptor has `last`", |it| it.last = false),
     ];
     for (fault, change) in faults {
@@ -166,18 +164,12 @@ fn program_errors() {
 
 #[test]
 fn rules_do_not_affect_flushed_requests() {
-    for (then, destroy) in [
-        r#"{"silence":true}"#,
-        r#"{"hold":"x"}"#,
-        r#"{"delay_ms":1000}"#,
-        r#"{"duplicate":true}"#,
-    ]
-    .iter()
-    .flat_map(|then| [(then, false), (then, true)])
+    for (then, destroy) in [r#"{"silence":true}"#, r#"{"hold":"x"}"#, r#"{"delay_ms":1000}"#, r#"{"duplicate":true}"#]
+        .iter()
+        .flat_map(|then| [(then, false), (then, true)])
     {
         let mut set = Set::new(1);
-        set.driver
-            .inject(&format!(r#"{{"when":{{"work":"SEND"}},"then":{then}}}"#));
+        set.driver.inject(&format!(r#"{{"when":{{"work":"SEND"}},"then":{then}}}"#));
         set.send(0, 1);
         assert!(set.fetch().is_some());
         match destroy {
@@ -192,10 +184,7 @@ fn rules_do_not_affect_flushed_requests() {
 /// Returns a message with this data.
 fn inline(data: Vec<u8>) -> Send {
     let inline = Some(data);
-    Send {
-        inline,
-        ..Send::default()
-    }
+    Send { inline, ..Send::default() }
 }
 
 /// Others may read traces and snapshots.

@@ -126,10 +126,7 @@ fn each_event_is_counted_once() {
         assert_eq!(own, others, "{name}");
         let total = own[SEND_COMP] + own[READ_COMP] + own[WRITE_COMP];
         assert_eq!(total, u64::from(ROUNDS) * u64::from(DEPTH), "{name}");
-        assert!(
-            own[REMOTE_READ] > MOST && own[REMOTE_WRITE] > MOST,
-            "{name}"
-        );
+        assert!(own[REMOTE_READ] > MOST && own[REMOTE_WRITE] > MOST, "{name}");
         assert_eq!(ends.peers.protocol_errors(), 0, "{name}");
     }
 }
@@ -258,8 +255,7 @@ fn events_are_counted_before_their_completion() {
     let mut ends = Counted::new(Settings::default());
     [100, 100, 100].map(|length| ends.receive(1, length));
     for port in [0, 1] {
-        ends.peers
-            .world(PortId(port), |world| world.writes = Some(Vec::new()));
+        ends.peers.world(PortId(port), |world| world.writes = Some(Vec::new()));
     }
     let mut write = ends.peers.write(8);
     write.immediate = Some(1);
@@ -269,10 +265,7 @@ fn events_are_counted_before_their_completion() {
     ends.peers.run_for(Duration::from_secs(1));
     ends.peers.polled(0);
     let [failing, ..] = failing();
-    ends.peers.outcome(&Send {
-        silent: false,
-        ..failing
-    });
+    ends.peers.outcome(&Send { silent: false, ..failing });
     ends.peers.modify(1, QpState::Err);
     let mut order = |at: usize| -> Vec<_> {
         let port = ends.peers.qps[at].port;

@@ -31,12 +31,7 @@ impl Set {
         let paddr = driver.world.map(1) + 8;
         let create = create_counter(qp.cq.uar, paddr);
         let handle = driver.execute(&create).unwrap().cntr_handle;
-        let mut set = Self {
-            driver,
-            qp,
-            handle,
-            paddr,
-        };
+        let mut set = Self { driver, qp, handle, paddr };
         set.attach(events).unwrap();
         set
     }
@@ -115,8 +110,7 @@ fn changes() {
         // A lower limit on values also reduces the value.
         (1, ModifyOp::Add, 0, Ok(0)),
     ] {
-        set.driver
-            .set(&format!(r#"{{"event_counter_max_val":{most}}}"#));
+        set.driver.set(&format!(r#"{{"event_counter_max_val":{most}}}"#));
         let result = set.modify(operation, value);
         let found = result.map(|()| set.value()).map_err(|status| {
             assert_eq!(status, ILLEGAL);

@@ -34,9 +34,7 @@ fn completions() {
     ];
     for (then, at_once, later, interrupts) in rows {
         let mut driver = Driver::new(Profile::Efa2);
-        driver.inject(&format!(
-            r#"{{"when":{{"opcode":"ALLOC_PD"}},"then":{then}}}"#
-        ));
+        driver.inject(&format!(r#"{{"when":{{"opcode":"ALLOC_PD"}},"then":{then}}}"#));
         let id = driver.submit(&AllocPd {});
         assert_eq!(seen(&mut driver, id), at_once, "{then}");
         driver.run(Duration::from_millis(50));

@@ -59,15 +59,9 @@ fn may_continue_to_write_to_memory() {
         }
     };
     run(&mut driver);
-    for (page, lines) in [
-        (eq, 0..64),
-        (cq, 0..32),
-        (writable, 16..48),
-        (read_only, 0..0),
-        (acq, 0..32),
-        (aenq, 0..16),
-        (counter, 0..0),
-    ] {
+    for (page, lines) in
+        [(eq, 0..64), (cq, 0..32), (writable, 16..48), (read_only, 0..0), (acq, 0..32), (aenq, 0..16), (counter, 0..0)]
+    {
         assert_eq!(strays(&mut driver, page), lines.collect::<Vec<_>>());
     }
     let mut expected = [0; 64];
@@ -129,11 +123,7 @@ fn dead_peers() {
         ("a responder", 1, true, LARGE, 250, silent),
     ] {
         let mut peers = Peers::of(delay(100.0), QpType::Srd, 600);
-        let send = if reads {
-            peers.read(length)
-        } else {
-            peers.write(length)
-        };
+        let send = if reads { peers.read(length) } else { peers.write(length) };
         let count = if reads { 1 } else { 4 };
         for _ in 0..count {
             peers.post(&send);

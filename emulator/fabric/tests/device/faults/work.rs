@@ -102,10 +102,7 @@ fn a_completion_is_late() {
 /// A receive that is late, or held and doubled, is that of its message.
 #[test]
 fn a_receive_is_late() {
-    for (then, count) in [
-        (r#"{"delay_ms":50}"#, 1),
-        (r#"{"hold":"r","duplicate":true}"#, 2),
-    ] {
+    for (then, count) in [(r#"{"delay_ms":50}"#, 1), (r#"{"hold":"r","duplicate":true}"#, 2)] {
         let mut peers = with(1, "RECEIVE", then);
         let received = peers.ready(4096);
         peers.ends(&peers.message(100), OK);
@@ -247,12 +244,7 @@ fn held_completions_are_posted_when_they_are_released() {
 fn late_and_held_completions_are_bounded() {
     for (late, more) in [(1024, ""), (24, r#","times":24"#)] {
         let mut peers = with(0, "ANY", &format!(r#"{{"delay_ms":1000000}}{more}"#));
-        inject(
-            &mut peers,
-            0,
-            "ANY",
-            &format!(r#"{{"hold":"x"}},"skip":{late}"#),
-        );
+        inject(&mut peers, 0, "ANY", &format!(r#"{{"hold":"x"}},"skip":{late}"#));
         write(&mut peers, 1024);
         assert_eq!(peers.polled(0), []);
         write(&mut peers, 1);
@@ -268,14 +260,8 @@ fn completions_are_doubled_lost_and_wrong() {
         (r#"{"duplicate":true}"#, vec![(0, OK), (0, OK), (1, OK)]),
         (r#"{"silence":true}"#, vec![(1, OK)]),
         // The phase stays correct when the flags are corrupted.
-        (
-            r#"{"corrupt":[{"offset":0,"value":77},{"offset":3,"value":0}]}"#,
-            vec![(77, OK), (1, OK)],
-        ),
-        (
-            r#"{"duplicate":true,"delay_ms":5,"status":1}"#,
-            vec![(1, OK), (0, FLUSHED), (0, FLUSHED)],
-        ),
+        (r#"{"corrupt":[{"offset":0,"value":77},{"offset":3,"value":0}]}"#, vec![(77, OK), (1, OK)]),
+        (r#"{"duplicate":true,"delay_ms":5,"status":1}"#, vec![(1, OK), (0, FLUSHED), (0, FLUSHED)]),
     ] {
         let mut peers = with(0, "RDMA_WRITE", &format!(r#"{then},"times":1"#));
         write(&mut peers, 2);
@@ -288,10 +274,7 @@ fn completions_are_doubled_lost_and_wrong() {
 fn a_rule_moves_a_queue_pair_to_error() {
     for (then, first) in [
         (r#"{"qp_error":true}"#, FLUSHED),
-        (
-            r#"{"qp_error":true,"status":"REMOTE_ERROR_ABORT"}"#,
-            CompStatus::RemoteAbort,
-        ),
+        (r#"{"qp_error":true,"status":"REMOTE_ERROR_ABORT"}"#, CompStatus::RemoteAbort),
     ] {
         let mut peers = with(0, "SEND", &format!(r#"{then},"skip":1,"times":1"#));
         let Peers { net, qps, .. } = &mut peers;
@@ -384,15 +367,8 @@ fn a_device_may_die_or_be_unplugged_at_any_work_request() {
 
 #[test]
 fn memory_regions_are_not_changed() {
-    let mut peers = with(
-        0,
-        "FAST_REG",
-        r#"{"status":"LOCAL_ERROR_INVALID_LKEY"},"times":1"#,
-    );
+    let mut peers = with(0, "FAST_REG", r#"{"status":"LOCAL_ERROR_INVALID_LKEY"},"times":1"#);
     let region = peers.net.fast_region(&peers.qps[0], 4, 0);
-    peers.ends(
-        &Send::register(&region.inline()),
-        CompStatus::LocalInvalidLkey,
-    );
+    peers.ends(&Send::register(&region.inline()), CompStatus::LocalInvalidLkey);
     assert_eq!(peers.state(PortId(0)).fast_regs, 0);
 }

@@ -11,17 +11,13 @@ fn regions_of_others() {
     let own = peers.regions[1].clone();
     let other = peers.qp(1, QpType::Srd);
     let foreign = peers.fast_region(&other, 1, 0);
-    let Peers {
-        net, qps: [a, b], ..
-    } = &mut peers;
+    let Peers { net, qps: [a, b], .. } = &mut peers;
     let listed = net.region(b, 1, 0);
     let physical = net.physical_region(b, own.pages()[0], PAGE, ALL_PERMISSIONS);
     let reader = net.region(a, 1, 0);
-    for (region, what) in [
-        (&foreign, "a region of another domain"),
-        (&listed, "a region of REG_MR"),
-        (&physical, "a physical region"),
-    ] {
+    for (region, what) in
+        [(&foreign, "a region of another domain"), (&listed, "a region of REG_MR"), (&physical, "a physical region")]
+    {
         let mut request = own.inline();
         request.lkey = region.lkey;
         refused(&mut peers, &Send::register(&request), KEY, what);
@@ -66,29 +62,17 @@ fn unprivileged() {
     // Malformed work requests have this status, too.
     let mut invalid = Send::register(&request);
     invalid.body = Some([0xff; 32]);
-    refused(
-        &mut peers,
-        &invalid,
-        UNSUPPORTED,
-        "a malformed work request",
-    );
+    refused(&mut peers, &invalid, UNSUPPORTED, "a malformed work request");
     assert!(is_writable(&mut peers));
 
     // Either kind of region makes its domain privileged, which remains so after the region's deregistration.
-    let Peers {
-        net, qps: [_, b], ..
-    } = &mut peers;
+    let Peers { net, qps: [_, b], .. } = &mut peers;
     let region = net.physical_region(b, PAGE, PAGE, ALL_PERMISSIONS);
     net.deregister(KERNEL, region.lkey).unwrap();
     let own = net.fast_region(b, 1, 0);
     let datagrams = net.sibling(b, QpType::Ud);
     assert_eq!(resources(&mut peers).privileged_pd, 2);
-    refused(
-        &mut peers,
-        &Send::invalidate(1),
-        KEY,
-        "the kernel's queue pair",
-    );
+    refused(&mut peers, &Send::invalidate(1), KEY, "the kernel's queue pair");
 
     // UD queue pairs, and devices without fast registration.
     let register = Send::register(&own.inline());
@@ -101,12 +85,7 @@ fn unprivileged() {
     inline.inline = Some(Vec::new());
     refused(&mut peers, &inline, UNSUPPORTED, "inline data");
     peers.set(KERNEL, r#"{"fast_mr":false}"#);
-    refused(
-        &mut peers,
-        &register,
-        UNSUPPORTED,
-        "a device without fast registration",
-    );
+    refused(&mut peers, &register, UNSUPPORTED, "a device without fast registration");
     peers.driver(KERNEL, |driver| driver.device.clear());
     assert_eq!(outcome(&mut peers, &register), OK);
     assert_eq!(peers.protocol_errors(), 0);
@@ -117,20 +96,13 @@ fn unprivileged() {
 fn physical_regions() {
     let mut peers = Peers::of(Settings::default(), QpType::Srd, 3);
     let memory = peers.regions[1].clone();
-    let Peers {
-        net,
-        qps: [a, b],
-        regions: [theirs, _],
-    } = &mut peers;
+    let Peers { net, qps: [a, b], regions: [theirs, _] } = &mut peers;
     let dma = net.physical_region(b, 0, 1 << 48, ALL_PERMISSIONS);
     let page = memory.pages()[1];
     let small = net.physical_region(b, page, PAGE, ALL_PERMISSIONS);
     let inaccessible = net.physical_region(b, page, PAGE, RegMrPermissions::default());
     // The middle page of the memory is at these bus addresses.
-    let (at, nowhere) = (
-        |offset| starting_at(&dma, page + offset),
-        starting_at(&dma, 0xdead_0000),
-    );
+    let (at, nowhere) = (|offset| starting_at(&dma, page + offset), starting_at(&dma, 0xdead_0000));
     let back = Send::write(a, &at(0), theirs, 4096);
     let nothing = Send::write(a, &nowhere, theirs, 100);
     let into = Send::read(a, &inaccessible, theirs, 16);
@@ -196,12 +168,8 @@ fn trace() {
     unsupported.flags.pbl_mode = 3;
     let key = peers.regions[1].lkey;
     peers.world(KERNEL, |world| world.trace.clear());
-    for send in [
-        Send::register(&inline),
-        Send::register(&direct),
-        Send::invalidate(key),
-        Send::register(&unsupported),
-    ] {
+    for send in [Send::register(&inline), Send::register(&direct), Send::invalidate(key), Send::register(&unsupported)]
+    {
         outcome(&mut peers, &send);
     }
     let (qp, page, pbl) = (peers.qps[1].number, inline.pbl, direct.pbl);
@@ -211,13 +179,9 @@ fn trace() {
     let size = "phys_page_size_shift=12";
     let lines = [
         format!("{start}{size}, pbl_mode=INLINE_PBL, {rest}=100, pbl={page:#x}) = OK"),
-        format!(
-            "{start}{all}{size}, pbl_mode=DIRECT_PBL, {rest}=8187, pbl={pbl:#x}) = LOCAL_ERROR_INVALID_LKEY"
-        ),
+        format!("{start}{all}{size}, pbl_mode=DIRECT_PBL, {rest}=8187, pbl={pbl:#x}) = LOCAL_ERROR_INVALID_LKEY"),
         format!("sq {qp} FAST_INV(lkey={key:#x}) = OK"),
-        format!(
-            "{start}{size}, pbl_mode=3, {rest}=100, pbl={page:#x}) = LOCAL_ERROR_UNSUPPORTED_OP"
-        ),
+        format!("{start}{size}, pbl_mode=3, {rest}=100, pbl={page:#x}) = LOCAL_ERROR_UNSUPPORTED_OP"),
     ];
     assert_eq!(peers.world(KERNEL, |world| world.trace.clone()), lines);
 }

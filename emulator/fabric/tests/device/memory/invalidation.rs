@@ -66,10 +66,7 @@ fn order() {
         peers.regions[1].renew();
         peers.net.fill(&peers.regions[1], 0, &pattern(4096, round));
         // Invalidate the last round's registration, register again, and write, with one doorbell.
-        let mut sends = vec![
-            Send::register(&peers.regions[1].inline()),
-            peers.write_back(4096),
-        ];
+        let mut sends = vec![Send::register(&peers.regions[1].inline()), peers.write_back(4096)];
         if round > 0 {
             sends.insert(0, Send::invalidate(old.lkey));
         }
@@ -80,10 +77,7 @@ fn order() {
         assert!(peers.content(0, 0, 4096) == pattern(4096, round));
     }
     // An invalidation may overtake earlier work requests, as it does not wait for those in flight.
-    let sends = [
-        peers.write_back(4096),
-        Send::invalidate(peers.regions[1].lkey),
-    ];
+    let sends = [peers.write_back(4096), Send::invalidate(peers.regions[1].lkey)];
     let posted = put(&mut peers, &sends);
     assert_eq!(peers.all(1), [(posted[1], OK), (posted[0], KEY)]);
     assert_eq!(peers.protocol_errors(), 0);
@@ -133,11 +127,7 @@ fn deregistration() {
         }
         let Region { lkey, rkey, .. } = peers.regions[1];
         let next = 1 << 20;
-        for l_key in [
-            rkey | next,
-            lkey | next | (1 << 16),
-            lkey | next | (1 << 24),
-        ] {
+        for l_key in [rkey | next, lkey | next | (1 << 16), lkey | next | (1 << 24)] {
             assert_eq!(peers.deregister(KERNEL, l_key), illegal);
         }
         assert_eq!(is_writable(&mut peers), registered);
@@ -176,9 +166,7 @@ fn death() {
 #[test]
 fn reset() {
     let mut peers = fast(1, 0);
-    peers
-        .net
-        .physical_region(&peers.qps[1], PAGE, PAGE, ALL_PERMISSIONS);
+    peers.net.physical_region(&peers.qps[1], PAGE, PAGE, ALL_PERMISSIONS);
     register(&mut peers);
     peers.driver(KERNEL, Driver::start_over);
     assert_eq!(resources(&mut peers), ResourceCounts::default());

@@ -59,14 +59,11 @@ fn one_page(address: u64) -> PageList {
 
 /// Writes an indirect list of pages; returns its chunks.
 fn write_chunks(world: &mut World, pages: &[u64]) -> Vec<CtrlBuffInfo> {
-    let buffers = pages
-        .chunks(512)
-        .map(|pages| page_list(world, pages).address);
+    let buffers = pages.chunks(512).map(|pages| page_list(world, pages).address);
     let buffers: Vec<u64> = buffers.collect();
-    let chunks = buffers.chunks(CHUNK_ENTRIES).map(|buffers| CtrlBuffInfo {
-        length: buffers.len() as u32 * 8 + 12,
-        ..page_list(world, buffers)
-    });
+    let chunks = buffers
+        .chunks(CHUNK_ENTRIES)
+        .map(|buffers| CtrlBuffInfo { length: buffers.len() as u32 * 8 + 12, ..page_list(world, buffers) });
     let chunks: Vec<CtrlBuffInfo> = chunks.collect();
     for pair in chunks.windows(2) {
         let next = pair[0].address + CHUNK_NEXT_OFFSET as u64;
@@ -112,22 +109,11 @@ fn lists_of_pages() {
     let mut set = Set::new(Profile::Efa2);
     let full = 512 * CHUNK_ENTRIES as u64;
     let counts = [1, 5, 512, 513, 3000, full, full + 1, 2 * full, 2 * full + 1];
-    for (count, indirect) in counts
-        .iter()
-        .flat_map(|count| [(*count, false), (*count, true)])
-    {
+    for (count, indirect) in counts.iter().flat_map(|count| [(*count, false), (*count, true)]) {
         let (world, pages) = (&mut set.driver.world, page_addresses(count));
-        let chunks = if indirect {
-            write_chunks(world, &pages)
-        } else {
-            vec![page_list(world, &pages)]
-        };
+        let chunks = if indirect { write_chunks(world, &pages) } else { vec![page_list(world, &pages)] };
         let list = |list| {
-            if indirect {
-                PageList::Indirect(list)
-            } else {
-                PageList::Direct(list)
-            }
+            if indirect { PageList::Indirect(list) } else { PageList::Direct(list) }
         };
         let first = chunks[0];
         let good = set.region(count, list(first));
@@ -136,14 +122,7 @@ fn lists_of_pages() {
         set.deregister(l_key);
 
         let least = if indirect { 12 } else { 8 };
-        for length in [
-            0,
-            least - 1,
-            first.length - 8,
-            first.length - 1,
-            first.length + 8,
-            u32::MAX,
-        ] {
+        for length in [0, least - 1, first.length - 8, first.length - 1, first.length + 8, u32::MAX] {
             let wrong = list(CtrlBuffInfo { length, ..first });
             let result = set.changed(good, |it| it.set_page_list(wrong));
             assert_eq!(result, MALFORMED, "{count} {indirect} {length}");

@@ -115,30 +115,17 @@ fn twice() {
             refused(peers, &Send::invalidate(*key), KEY, what);
         }
     };
-    bad_keys(
-        &mut peers,
-        &[lkey],
-        "an invalidation before any registration",
-    );
+    bad_keys(&mut peers, &[lkey], "an invalidation before any registration");
     register(&mut peers);
     let elsewhere = peers.net.elsewhere(&peers.regions[1]);
     for generation in 0..16 {
         let mut again = elsewhere.inline();
         again.lkey ^= generation << 20;
-        refused(
-            &mut peers,
-            &Send::register(&again),
-            KEY,
-            "a second registration",
-        );
+        refused(&mut peers, &Send::register(&again), KEY, "a second registration");
     }
     let others = (1..16).flat_map(|generation| [lkey, rkey].map(|key| key ^ (generation << 20)));
     let unused = [0, 999, lkey | (1 << 16), lkey | (1 << 24), u32::MAX];
-    bad_keys(
-        &mut peers,
-        &others.collect::<Vec<_>>(),
-        "a key of another generation",
-    );
+    bad_keys(&mut peers, &others.collect::<Vec<_>>(), "a key of another generation");
     bad_keys(&mut peers, &unused, "an unused key");
     assert!(is_writable(&mut peers));
     invalidate(&mut peers);
@@ -161,11 +148,7 @@ fn malformed() {
         let invalidates = operation == OpType::FastInv;
         let good = Send::register(&registration(&mut peers));
         let invalidation = Send::invalidate(peers.regions[1].lkey);
-        let mut bad = if invalidates {
-            invalidation.clone()
-        } else {
-            good.clone()
-        };
+        let mut bad = if invalidates { invalidation.clone() } else { good.clone() };
         if invalidates {
             register(&mut peers);
         }
@@ -204,10 +187,7 @@ fn permissions() {
         let status = peers.outcome(&peers.read(8));
         assert_eq!(status == OK, permissions.remote_read_enable);
         let write = peers.write_back(8);
-        let read = Send {
-            operation: OpType::RdmaRead.into(),
-            ..write.clone()
-        };
+        let read = Send { operation: OpType::RdmaRead.into(), ..write.clone() };
         let status = outcome(&mut peers, &read);
         assert_eq!(status == OK, permissions.local_write_enable);
         // Sending from it needs none.
@@ -238,10 +218,7 @@ fn large_pages() {
     assert_eq!(outcome(&mut peers, &Send::register(&request)), OK);
     peers.regions[1].iova = request.iova;
     peers.ends(&peers.write(20_000), OK);
-    let (first, second) = (
-        (SIZE - offset) as usize,
-        (20_000 - (SIZE - offset)) as usize,
-    );
+    let (first, second) = ((SIZE - offset) as usize, (20_000 - (SIZE - offset)) as usize);
     let mut found = vec![0; 20_000];
     peers.world(KERNEL, |world| {
         world.load(pages[1] + offset, &mut found[..first]);

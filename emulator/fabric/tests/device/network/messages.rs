@@ -31,11 +31,9 @@ fn request_ids_of_64_bits() {
     shapes[0].flags.sq_64_bit_req_id = true;
     let mut peers = Peers::on(net, shapes, [(1, 0); 2]);
     peers.ready(8);
-    for (length, error, status) in [
-        (8, false, CompStatus::Ok),
-        (8928 * 2, false, CompStatus::LocalBadLength),
-        (8, true, CompStatus::Flushed),
-    ] {
+    for (length, error, status) in
+        [(8, false, CompStatus::Ok), (8928 * 2, false, CompStatus::LocalBadLength), (8, true, CompStatus::Flushed)]
+    {
         if error {
             peers.modify(0, QpState::Err);
         }
@@ -93,13 +91,8 @@ fn relaxed_ordering() {
         let pages = peers.world(PortId(1), |world| vec![world.map(1); 2]);
         let [to, second] = relaxed.map(|relaxed_ordering| {
             let mut command = reg_mr(peers.qps[1].pd, 0, ALL.into());
-            command.permissions = RegMrPermissions {
-                relaxed_ordering,
-                ..ALL_PERMISSIONS
-            };
-            peers.driver(PortId(1), |driver| {
-                Region::new(driver, pages.clone(), command)
-            })
+            command.permissions = RegMrPermissions { relaxed_ordering, ..ALL_PERMISSIONS };
+            peers.driver(PortId(1), |driver| Region::new(driver, pages.clone(), command))
         });
         peers.regions[1] = to;
         let check = |peers: &mut Peers, header, is_relaxed| {
@@ -160,9 +153,7 @@ fn datagrams_in_flight_are_bounded_however_short() {
             peers.run();
             // Lost datagrams complete with success, too.
             let ended = peers.polled(0);
-            assert!(
-                ended.len() == usize::from(DEPTH) && ended.iter().all(|it| it.1 == CompStatus::Ok)
-            );
+            assert!(ended.len() == usize::from(DEPTH) && ended.iter().all(|it| it.1 == CompStatus::Ok));
         }
         let most = carried(&peers);
         assert!((MOST - 100..=MOST).contains(&most), "{most}");
@@ -229,11 +220,7 @@ fn an_armed_queue_raises_one_event() {
     let Cq { uar, idx, .. } = peers.qps[1].cq;
     let doorbell = u64::from(uar - 1) * size + (2 * qps + u64::from(idx) - 1) * 8;
     let arm = |peers: &mut Peers, consumer_index: u16| {
-        let value = CqDb {
-            consumer_index,
-            cmd_sn: 0,
-            arm: true,
-        };
+        let value = CqDb { consumer_index, cmd_sn: 0, arm: true };
         peers.doorbell(PortId(1), doorbell, value.into_raw());
     };
     let exchange = |peers: &mut Peers| {
@@ -250,8 +237,7 @@ fn an_armed_queue_raises_one_event() {
         ("armed with one that is not announced", 1, Some(1), 0, 1),
     ] {
         (0..exchanges_before).for_each(|_| exchange(&mut peers));
-        arms.into_iter()
-            .for_each(|consumed| arm(&mut peers, consumed));
+        arms.into_iter().for_each(|consumed| arm(&mut peers, consumed));
         (0..exchanges_after).for_each(|_| exchange(&mut peers));
         assert_eq!(interrupts(&mut peers), raised, "{what}");
     }
@@ -264,7 +250,8 @@ fn an_armed_queue_raises_one_event() {
         assert_eq!(errors.cq_overflows, overflows);
         exchange(&mut peers);
     }
-    let line = "program error: cq 1 has 128 entries and overflows: 129 completions, by the consumer index of its doorbell";
+    let line =
+        "program error: cq 1 has 128 entries and overflows: 129 completions, by the consumer index of its doorbell";
     assert!(peers.world(PortId(1), |world| world.traced(&[line])));
 }
 

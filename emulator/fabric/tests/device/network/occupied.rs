@@ -66,12 +66,7 @@ enum Operation {
     Datagram,
 }
 
-const ALL: [Operation; 4] = [
-    Operation::Message,
-    Operation::Write,
-    Operation::Read,
-    Operation::Datagram,
-];
+const ALL: [Operation; 4] = [Operation::Message, Operation::Write, Operation::Read, Operation::Datagram];
 
 impl Pair {
     fn new(net: &mut Net, ports: [usize; 2], what: Operation) -> Self {
@@ -85,11 +80,7 @@ impl Pair {
         let regions = [0, 1].map(|index: usize| net.region(&qps[index], 30, 0));
         net.fill(&regions[0], 0, &pattern(LONG as usize, 1));
         net.fill(&regions[1], 0, &pattern(LONG as usize, 2));
-        Self {
-            qps,
-            regions,
-            has_succeeded: false,
-        }
+        Self { qps, regions, has_succeeded: false }
     }
 
     fn post(&mut self, net: &mut Net, what: Operation) {
@@ -146,9 +137,7 @@ const CASES: [Case; 4] = [
 
 #[test]
 fn others_are_not_blocked_by_an_occupied_device() {
-    for (what, (case, one, other, occupied, under_way)) in
-        ALL.iter().flat_map(|what| CASES.map(|case| (*what, case)))
-    {
+    for (what, (case, one, other, occupied, under_way)) in ALL.iter().flat_map(|what| CASES.map(|case| (*what, case))) {
         let mut net = Net::new(&[Profile::Efa3; 4], Settings::default());
         let mut pairs = [one, other].map(|ports| Pair::new(&mut net, ports, what));
         if under_way {
@@ -314,9 +303,7 @@ fn devices_do_not_wait_for_the_memory_of_another_guest() {
         let mut other = Pair::new(&mut net, [2, victim], what);
         one.post(&mut net, what);
         other.post(&mut net, what);
-        let memory = net
-            .fabric
-            .with_guest(PortId(slow), |world| Arc::clone(&world.stuck));
+        let memory = net.fabric.with_guest(PortId(slow), |world| Arc::clone(&world.stuck));
         let stuck = memory.write().unwrap();
         let threads = Threads::start(&net);
         let stopped = Stopped(&threads.stop);

@@ -27,9 +27,7 @@ fn each_message_arrives_once() {
         for number in 0..1008 {
             let slot = u64::from(number % round) * 32;
             peers.receive(&[(slot, 20), (slot + 20, 12)]);
-            peers
-                .net
-                .fill(&peers.regions[0], slot, &pattern(32, number.into()));
+            peers.net.fill(&peers.regions[0], slot, &pattern(32, number.into()));
             let mut send = peers.message(32);
             (send.buffers[0].0, send.immediate) = (send.buffers[0].0 + slot, Some(number));
             peers.post(&send);
@@ -102,10 +100,7 @@ fn a_bit_that_the_network_flips_is_wrong() {
     let mut peers = Peers::new(network(r#"{"flip":1.0}"#));
     peers.ends(&peers.write(1000), OK);
     let (sent, got) = (peers.content(0, 0, 1000), peers.content(1, 0, 1000));
-    let wrong = got
-        .iter()
-        .zip(&sent)
-        .map(|(got, sent)| (got ^ sent).count_ones());
+    let wrong = got.iter().zip(&sent).map(|(got, sent)| (got ^ sent).count_ones());
     assert_eq!(wrong.sum::<u32>(), 1);
 }
 
@@ -135,10 +130,7 @@ fn a_path_that_recovers_is_used_again() {
 #[test]
 fn a_message_whose_acknowledgements_are_lost_arrives_once() {
     for (silence_s, runs) in [(400.0, true), (2.0, false)] {
-        let settings = Settings {
-            silence_s,
-            ..delay(10.0)
-        };
+        let settings = Settings { silence_s, ..delay(10.0) };
         let mut peers = Peers::new(settings.clone());
         [32; 3].map(|length| peers.ready(length));
         let send = peers.message(32);
@@ -270,10 +262,7 @@ fn a_read_that_is_given_up_is_not_kept_alive_by_others() {
         ended.retain(|it| *it != (read, OK));
         !ended.is_empty()
     });
-    assert!(
-        ends.is_some_and(|second| (4..15).contains(&second)),
-        "after {ends:?} s"
-    );
+    assert!(ends.is_some_and(|second| (4..15).contains(&second)), "after {ends:?} s");
     assert_eq!(ended, [(dead, CompStatus::LocalUnrespRemote)]);
 }
 
@@ -324,8 +313,5 @@ fn the_oldest_message_waits_no_longer_than_others() {
             received.insert(peers.wait(1).imm);
         }
     }
-    assert!(
-        (0..REFUSED).all(|number| received.contains(&number)),
-        "{received:?}"
-    );
+    assert!((0..REFUSED).all(|number| received.contains(&number)), "{received:?}");
 }

@@ -73,10 +73,7 @@ fn refusals() {
 #[test]
 fn only_a_completion_queue_with_events_has_a_doorbell() {
     let mut set = Set::new(Profile::Efa2);
-    for (command, db_valid) in [
-        (set.create_cq(), false),
-        (set.create_cq_with_events(), true),
-    ] {
+    for (command, db_valid) in [(set.create_cq(), false), (set.create_cq_with_events(), true)] {
         let response = set.execute(&command);
         assert_eq!(response.flags.db_valid, db_valid);
         assert_eq!(response.sub_cq_actual_depth, 64);
@@ -134,10 +131,7 @@ fn modification_of_attributes() {
     set.execute(&command);
     assert_eq!(query(&mut set), (QpState::Rts, 0x1111_2222, 0x00ab_cdef, 5));
     // A driver also sends commands that modify nothing.
-    set.execute(&ModifyQp {
-        qp_handle,
-        ..ModifyQp::default()
-    });
+    set.execute(&ModifyQp { qp_handle, ..ModifyQp::default() });
     let mut notify = to_state(qp_handle, QpState::Sqd);
     notify.modify_mask.sq_drained_async_notify = true;
     notify.sq_drained_async_notify = true;

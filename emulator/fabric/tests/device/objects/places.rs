@@ -35,25 +35,15 @@ fn places_in_bars() {
     }
     assert!(pages[0].is_disjoint(&pages[1]));
     let next = rings.iter().skip(1);
-    assert!(
-        rings.len() == 256
-            && rings
-                .iter()
-                .zip(next)
-                .all(|(ring, next)| next - ring >= llq_size)
-    );
+    assert!(rings.len() == 256 && rings.iter().zip(next).all(|(ring, next)| next - ring >= llq_size));
 }
 
 /// BARs are limited to the range of 32-bit offsets, even with larger attributes.
 #[test]
 fn bar_sizes_are_limited_by_32_bit_offsets() {
-    for (max_uar, max_llq_size, sizes) in [
-        (16, 4096, (1 << 26, 1 << 23)),
-        (65535, 1_048_576, (1 << 31, 1 << 31)),
-    ] {
-        let overrides = format!(
-            r#"{{"max_qp":16000,"max_cq":16000,"max_uar":{max_uar},"max_llq_size":{max_llq_size}}}"#
-        );
+    for (max_uar, max_llq_size, sizes) in [(16, 4096, (1 << 26, 1 << 23)), (65535, 1_048_576, (1 << 31, 1 << 31))] {
+        let overrides =
+            format!(r#"{{"max_qp":16000,"max_cq":16000,"max_uar":{max_uar},"max_llq_size":{max_llq_size}}}"#);
         let device = Device::new(config_with(Profile::Efa3, &overrides));
         assert_eq!(device.memory_bar_size(), sizes.0);
         assert_eq!(device.doorbell_bar_size(), sizes.1);

@@ -24,19 +24,10 @@ impl Queues {
         let (eqn, ring) = event_queue(&mut driver);
         assert_eq!(eqn, 1, "`Cq` uses event queue 1");
         let events = CqCaps1::from_raw(1 << 5);
-        let [cq, silent] =
-            [events, CqCaps1::default()].map(|caps| Cq::new(&mut driver, 64, caps, false));
+        let [cq, silent] = [events, CqCaps1::default()].map(|caps| Cq::new(&mut driver, 64, caps, false));
         let qp = Qp::of_cq(&mut driver, pd, cq, Shape::new(QpType::Srd, 64));
         driver.world.take_interrupts();
-        Self {
-            driver,
-            ring,
-            eqn,
-            cq: qp.cq.idx,
-            silent_cq: silent.idx,
-            qp,
-            consumed: 0,
-        }
+        Self { driver, ring, eqn, cq: qp.cq.idx, silent_cq: silent.idx, qp, consumed: 0 }
     }
 
     fn ring(&mut self, arm: bool) {
@@ -164,11 +155,7 @@ fn queues_that_are_missing_or_not_mapped() {
     set.driver.world.unmap(set.qp.cq.base);
     let cq = Queue::Cq(set.cq);
     let posted = set.post(None, set.cq);
-    for result in [
-        posted,
-        set.poke(cq, 0, &[1]),
-        set.peek(cq, 0, 1).map(|_| ()),
-    ] {
+    for result in [posted, set.poke(cq, 0, &[1]), set.peek(cq, 0, 1).map(|_| ())] {
         assert!(matches!(result, Err(QueueError::Dma(error)) if error.length > 0));
     }
 }
@@ -214,10 +201,7 @@ fn storms_wait_until_the_driver_is_ready() {
 #[test]
 fn storms_end_with_their_queue() {
     let mut set = Queues::new();
-    assert!(matches!(
-        set.storm(9, 1),
-        Err(StormError::Queue(QueueError::Missing(_)))
-    ));
+    assert!(matches!(set.storm(9, 1), Err(StormError::Queue(QueueError::Missing(_)))));
     for (destroyed, errors) in [(true, 0), (false, 1)] {
         let (eqn, ring) = event_queue(&mut set.driver);
         set.storm(eqn, u64::MAX).unwrap();
@@ -225,8 +209,7 @@ fn storms_end_with_their_queue() {
             set.driver.execute(&DestroyEq { eqn }).unwrap();
         } else {
             set.driver.world.unmap(ring);
-            set.driver
-                .write(Register::EqDb, EqDb { eqn, arm: true }.into_raw());
+            set.driver.write(Register::EqDb, EqDb { eqn, arm: true }.into_raw());
         }
         set.driver.run(Duration::ZERO);
         let state = set.driver.device.state();

@@ -110,14 +110,7 @@ impl Reference {
         } else {
             free.pop_front().unwrap()
         };
-        let object = Object {
-            uses: uses.into(),
-            counters: [None; 10],
-            state: QpState::Reset,
-            peer,
-            created: 1,
-            pages,
-        };
+        let object = Object { uses: uses.into(), counters: [None; 10], state: QpState::Reset, peer, created: 1, pages };
         self.live.insert((kind, number), object);
         self.ended.remove(&(kind, number));
         Ok(number)
@@ -125,9 +118,7 @@ impl Reference {
 
     fn handle(&mut self, pd: Name, peer: u8) -> Made {
         self.find(&[pd])?;
-        let is_same = |(name, it): &(&Name, &mut Object)| {
-            name.0 == Kind::Ah && it.uses == [pd] && it.peer == peer
-        };
+        let is_same = |(name, it): &(&Name, &mut Object)| name.0 == Kind::Ah && it.uses == [pd] && it.peer == peer;
         match self.live.iter_mut().find(is_same) {
             _ if peer == 0 => Err(ILLEGAL),
             None => self.make(Kind::Ah, &[pd], peer, 0),
@@ -219,11 +210,7 @@ impl Both {
         let mut both = Self {
             ring: driver.world.map(1),
             driver,
-            model: Reference {
-                shares_handles,
-                reuses_early,
-                ..Reference::default()
-            },
+            model: Reference { shares_handles, reuses_early, ..Reference::default() },
         };
         (0..KINDS.len()).for_each(|index| both.limit(index, KINDS[index].2));
         both
@@ -260,8 +247,7 @@ impl Both {
 
     /// Creates an object in both; returns the results.
     fn make(&mut self, kind: Kind, [a, b, c, d]: [u8; 4]) -> [Made; 2] {
-        let [pd, send, receive] =
-            [(Kind::Pd, a), (Kind::Cq, c), (Kind::Cq, d)].map(|(kind, of)| self.pick(kind, of));
+        let [pd, send, receive] = [(Kind::Pd, a), (Kind::Cq, c), (Kind::Cq, d)].map(|(kind, of)| self.pick(kind, of));
         let [uar, eq] = [(Kind::Uar, b), (Kind::Eq, c)].map(|(kind, of)| self.pick(kind, of));
         let (ring, pd_, uar_, peer) = (self.ring, pd.1 as u16, uar.1 as u16, b % 3);
         let (max_pages, has_events) = (u32::from(b) % 5, d % 2 == 1);
@@ -283,10 +269,7 @@ impl Both {
                 (command.send_cq_idx, command.recv_cq_idx) = (send.1, receive.1);
                 self.execute(&command)
             }
-            Kind::Ah => self.execute(&CreateAh {
-                dest_addr: [peer; 16],
-                pd: pd_,
-            }),
+            Kind::Ah => self.execute(&CreateAh { dest_addr: [peer; 16], pd: pd_ }),
             Kind::Mr if has_events || max_pages == 0 => self.execute(&alloc_mr(pd_, max_pages)),
             Kind::Mr => {
                 let mut command = reg_mr(pd_, PAGE, PAGE * u64::from(max_pages));
@@ -369,10 +352,7 @@ impl Both {
 
     fn check(&mut self) {
         let (it, model) = (self.driver.counts(), &self.model);
-        let found = [
-            [it.pd, it.uar, it.eq, it.event_counter],
-            [it.cq, it.ah, it.mr, it.qp],
-        ];
+        let found = [[it.pd, it.uar, it.eq, it.event_counter], [it.cq, it.ah, it.mr, it.qp]];
         let expected = KINDS.map(|(kind, ..)| model.count(kind));
         assert_eq!(found.as_flattened(), expected);
         assert_eq!(self.driver.errors(), model.errors, "protocol errors");

@@ -83,13 +83,9 @@ fn a_response_is_no_longer_than_its_read() {
     let answered = programs.sent(1);
     let is_response = |frame: &&Frame| frame.payload() == LENGTH;
     let response = answered.iter().find(is_response).expect("a response");
-    for (offset, length) in [
-        (1, LENGTH),
-        (LENGTH, LENGTH),
-        (u32::MAX as usize - 5, LENGTH),
-        (0, LENGTH + 1),
-        (0, 2 * LENGTH),
-    ] {
+    for (offset, length) in
+        [(1, LENGTH), (LENGTH, LENGTH), (u32::MAX as usize - 5, LENGTH), (0, LENGTH + 1), (0, 2 * LENGTH)]
+    {
         let mut value = serde_json::to_value(response).unwrap();
         let data = &mut value["body"]["Data"];
         data["data"]["offset"] = offset.into();
@@ -118,9 +114,7 @@ fn parts(frame: &Frame, address: [u8; 16]) -> impl Fn(u64, u64) -> Frame + use<>
         let [connection, psn] = [connection, psn].map(|number| number.to_string());
         let numbers = [&connection, &psn, &connection];
         let places = PLACES.into_iter().zip(numbers);
-        let text = places.fold(text.clone(), |text, (place, number)| {
-            text.replace(place, number)
-        });
+        let text = places.fold(text.clone(), |text, (place, number)| text.replace(place, number));
         serde_json::from_str(&text).unwrap()
     }
 }

@@ -102,11 +102,9 @@ fn state_of_a_gone_program_is_dropped_even_if_a_join_fails() {
 /// it for longer than the sender retransmits, and has another limit for peers of its own.
 #[test]
 fn a_link_is_restored_by_both_ends_or_by_none() {
-    for (forgets, expected) in [
-        (None, OK),
-        (Some(0), CompStatus::LocalUnrespRemote),
-        (Some(1), CompStatus::LocalUnrespRemote),
-    ] {
+    for (forgets, expected) in
+        [(None, OK), (Some(0), CompStatus::LocalUnrespRemote), (Some(1), CompStatus::LocalUnrespRemote)]
+    {
         let mut programs = Programs::srd(&patient());
         programs.nets[1].fabric.set(Settings::default());
         [100; 4].map(|length| programs.ready(length));

@@ -60,10 +60,7 @@ fn a_queue_pair_that_is_destroyed_is_flushed() {
 #[test]
 fn regions_of_running_transfers_can_be_deregistered() {
     const LENGTH: usize = 600 * PAGE as usize;
-    for (at, expected) in [CompStatus::LocalInvalidLkey, CompStatus::RemoteBadAddress]
-        .into_iter()
-        .enumerate()
-    {
+    for (at, expected) in [CompStatus::LocalInvalidLkey, CompStatus::RemoteBadAddress].into_iter().enumerate() {
         let mut peers = Peers::of(delay(50.0), QpType::Srd, 600);
         peers.post(&peers.write(LENGTH as u32));
         peers.run_for(Duration::from_micros(120));

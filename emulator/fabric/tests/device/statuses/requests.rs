@@ -155,10 +155,7 @@ fn bad_address() {
         ("wrapping addresses", |it| it.0 += WRAPPING),
     ];
     // Each region permits only the other operation.
-    for (operation, other) in [
-        (OpType::RdmaWrite, REMOTE_READ),
-        (OpType::RdmaRead, REMOTE_WRITE),
-    ] {
+    for (operation, other) in [(OpType::RdmaWrite, REMOTE_READ), (OpType::RdmaRead, REMOTE_WRITE)] {
         for (what, change) in faults {
             refused(expected, what, |_, send| {
                 send.operation = operation.into();
@@ -171,16 +168,12 @@ fn bad_address() {
             send.operation = operation.into();
             send.remote = Some((region.iova, 100, region.rkey));
         });
-        refused(
-            expected,
-            "memory without permission for peers",
-            |peers, send| {
-                let permissions = RegMrPermissions::from_raw(OWN | other);
-                let region = peers.net.region_with(&peers.qps[1], 1, 0, permissions);
-                send.operation = operation.into();
-                send.remote = Some((region.iova, 100, region.rkey));
-            },
-        );
+        refused(expected, "memory without permission for peers", |peers, send| {
+            let permissions = RegMrPermissions::from_raw(OWN | other);
+            let region = peers.net.region_with(&peers.qps[1], 1, 0, permissions);
+            send.operation = operation.into();
+            send.remote = Some((region.iova, 100, region.rkey));
+        });
     }
 }
 
@@ -231,23 +224,14 @@ fn reads_between_versions() {
 #[test]
 fn garbage_in_the_receive_queue() {
     // Descriptors, by their flags `first` and `last`.
-    for descriptors in [
-        &[(false, true)][..],
-        &[(true, false), (true, true)],
-        &[(true, false), (false, false)],
-    ] {
+    for descriptors in [&[(false, true)][..], &[(true, false), (true, true)], &[(true, false), (false, false)]] {
         let mut peers = ideal();
         let Peers { net, qps, regions } = &mut peers;
         let (buf_addr, lkey) = (regions[1].iova, regions[1].lkey);
         for (first, last) in descriptors.iter().copied() {
             let lkey_ctrl = RxLkeyCtrl { lkey, first, last };
             let (req_id, length) = (7, 8);
-            let desc = RxDesc {
-                buf_addr,
-                req_id,
-                length,
-                lkey_ctrl,
-            };
+            let desc = RxDesc { buf_addr, req_id, length, lkey_ctrl };
             net.put_receive(&mut qps[1], &desc);
         }
         peers.ends(&peers.message(8), CompStatus::RemoteAbort);
