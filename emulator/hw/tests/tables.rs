@@ -2,6 +2,9 @@
 
 //! All tables of the interface are those of the file `tables.txt`, and conversions follow them.
 
+#[path = "tables/models.rs"]
+mod models;
+
 use std::{collections::BTreeSet, fmt::Write, fs, path::Path};
 
 use efa_hw::{
