@@ -3,6 +3,7 @@
 //! Devices of two programs on one network.
 
 mod hostile;
+mod models;
 mod transfers;
 
 use std::sync::Mutex;
