@@ -22,8 +22,10 @@ use super::{
 use crate::{
     hw::admin::NoData,
     sys::atomic::{
+        smp_mb,
         Acquire,
         AtomicU32,
+        Full,
         Release, //
     }, //
 };
@@ -92,6 +94,9 @@ impl<'bound> Epoch<'bound> {
     pub(super) fn end(&self, was_reset: bool) {
         self.state
             .store(if was_reset { STOPPED } else { HALTED }, Release);
+        // Orders this before the polls of the clients that are woken next. A post that they do not
+        // see then sees this: it looks at the epoch after the barrier of its doorbell.
+        smp_mb(Full);
     }
 
     /// Returns whether the device can no longer use any resource of the session.

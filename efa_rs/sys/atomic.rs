@@ -21,6 +21,10 @@ pub(crate) use core::sync::atomic::{
         Release, //
     }, //
 };
+pub(crate) use kernel::sync::barrier::{
+    smp_mb,
+    Full, //
+};
 
 /// Returns words that all devices of the module share, 0 at first. In tests, each machine has its own.
 pub(crate) fn shared_words() -> &'static [Atomic<u32>; 64] {

@@ -2,7 +2,8 @@
 
 //! Lock-free structures of two tasks, in all orders and memory views that the language allows.
 //!
-//! `io/outstanding.rs` and `sys/spsc.rs` are the driver's files, but with loom's atomic types.
+//! `io/outstanding.rs`, `sys/spsc.rs` and `com/epoch.rs` are the driver's files, but with loom's atomic types. What an epoch names of
+//! other files is a stand-in.
 
 #![cfg(test)]
 
@@ -22,14 +23,90 @@ mod sys {
                 Ordering::{Acquire, Relaxed, Release},
             },
         };
+
+        /// As the kernel's type.
+        pub(crate) struct Full;
+
+        /// As the kernel's function.
+        pub(crate) fn smp_mb(_: Full) {
+            loom::sync::atomic::fence(loom::sync::atomic::Ordering::SeqCst);
+        }
     }
     pub(crate) mod spsc;
 }
 
+#[path = "../../../efa_rs/com"]
+#[allow(dead_code)]
+mod com {
+    pub(crate) mod epoch;
+
+    mod bound {
+        use core::marker::PhantomData;
+
+        #[derive(Default)]
+        pub(crate) struct BoundDevice<'bound> {
+            pub(super) wakers: Wakers,
+            bound: PhantomData<&'bound ()>,
+        }
+
+        #[derive(Default)]
+        pub(super) struct Wakers {
+            pub(super) monitor: Waker,
+            pub(super) work: Waker,
+        }
+
+        #[derive(Default)]
+        pub(super) struct Waker;
+
+        impl Waker {
+            pub(super) fn wake(&self) {}
+        }
+    }
+
+    pub(crate) mod error {
+        pub(crate) enum CommandError {
+            Status(u8),
+            NoSlot,
+            Timeout,
+        }
+    }
+
+    pub(crate) mod health {
+        #[derive(Clone, Copy)]
+        pub(crate) enum Cause {
+            CommandTimeout,
+            MemoryHeld,
+        }
+    }
+
+    struct Controller;
+
+    impl<'bound> epoch::Halt<'bound> for Controller {
+        fn halt(&self, epoch: &epoch::Epoch<'bound>, _: health::Cause) {
+            epoch.end(false);
+        }
+    }
+
+    /// Returns the epoch of a running device, which its halt ends at once.
+    pub(crate) fn running() -> kernel::sync::Arc<epoch::Epoch<'static>> {
+        use kernel::{prelude::GFP_KERNEL, sync::Arc};
+        let device = Arc::new(bound::BoundDevice::default(), GFP_KERNEL).unwrap();
+        let controller = Arc::new(Controller, GFP_KERNEL).unwrap();
+        epoch::Epoch::new(device, controller).unwrap()
+    }
+}
+
+mod hw {
+    pub(crate) mod admin {
+        pub(crate) struct NoData {}
+    }
+}
+
+use com::health::Cause;
 use io::outstanding::{self, PollSide, PostSide, PostState, WrIndex};
 use loom::{
     sync::{
-        atomic::{AtomicU32, Ordering},
+        atomic::{fence, AtomicBool, AtomicU32, Ordering},
         Arc,
     },
     thread,
@@ -183,4 +260,91 @@ fn a_slot_is_used_again() {
         let second = consumer.take(0, Label::Closed);
         assert_eq!(second.as_deref().copied(), is_put.then_some(2));
     });
+}
+
+/// A request is posted while the device is halted. Its client polls after the halt, or is woken by the post.
+#[test]
+fn a_request_that_is_posted_in_a_halt_is_flushed() {
+    loom::model(|| {
+        let epoch = com::running();
+        let (mut posts, mut polls) = queue(2);
+        let seen = epoch.clone();
+        let posting = thread::spawn(move || {
+            post(&mut posts, 7).unwrap();
+            // The barrier that follows the doorbell.
+            fence(Ordering::SeqCst);
+            seen.is_halted()
+        });
+        epoch.halt(Cause::MemoryHeld);
+        let is_polled = polls.remove_posted().is_some();
+        let wakes = posting.join().unwrap();
+        assert!(is_polled || wakes);
+        assert_eq!(polls.remove_posted().is_some(), !is_polled);
+    });
+}
+
+/// What the epoch's end has to be seen with: whoever sees it may free memory.
+#[test]
+fn who_sees_the_end_of_an_epoch_sees_what_was_before() {
+    loom::model(|| {
+        let (epoch, written) = (com::running(), Arc::new(AtomicU32::new(0)));
+        let (ending, last) = (epoch.clone(), written.clone());
+        let halter = thread::spawn(move || {
+            last.store(1, Ordering::Relaxed);
+            ending.halt(Cause::CommandTimeout);
+        });
+        if epoch.is_halted() {
+            assert_eq!(written.load(Ordering::Relaxed), 1);
+        }
+        halter.join().unwrap();
+        assert!(epoch.is_halted());
+    });
+}
+
+/// A device completes in another order, and indices are used again. Each request is found by its index, once.
+#[test]
+fn no_index_is_given_to_two_requests() {
+    loom::model(|| {
+        let (mut posts, mut polls) = queue(2);
+        let first: Vec<_> = (0..2)
+            .map(|number| post(&mut posts, number).unwrap().as_raw())
+            .collect();
+        let posting = thread::spawn(move || {
+            (2..4)
+                .filter_map(|number| Some((post(&mut posts, number)?.as_raw(), number)))
+                .collect::<Vec<_>>()
+        });
+        for number in [1, 0] {
+            assert_eq!(*polls.remove(first[number]).unwrap(), number as u64);
+        }
+        let later = posting.join().unwrap();
+        for (index, number) in later {
+            assert_eq!(*polls.remove(index).expect("a request is lost"), number);
+        }
+        assert!(polls.is_empty());
+    });
+}
+
+/// A poll after a post is visible finds it, posted or closed.
+#[test]
+fn a_queue_that_seems_empty_has_nothing_older() {
+    for closes in [false, true] {
+        loom::model(move || {
+            let (mut posts, polls) = queue(2);
+            let has_posted = Arc::new(AtomicBool::new(false));
+            let done = has_posted.clone();
+            let posting = thread::spawn(move || {
+                if closes {
+                    posts.close();
+                }
+                post(&mut posts, 0).unwrap();
+                done.store(true, Ordering::Release);
+            });
+            if has_posted.load(Ordering::Acquire) {
+                assert!(!polls.is_empty());
+                assert_eq!((polls.has_posted(), polls.has_closed()), (!closes, closes));
+            }
+            posting.join().unwrap();
+        });
+    }
 }

@@ -5,6 +5,8 @@
 use kernel::{sim, sync::atomic::Atomic};
 
 pub(crate) use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+#[allow(unused_imports, reason = "not all modules have barriers")]
+pub(crate) use kernel::sync::barrier::{smp_mb, Full};
 
 macro_rules! atomics {
     ($($name:ident $(<$parameter:ident>)?, $value:ty;)*) => {$(
