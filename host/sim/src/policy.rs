@@ -34,7 +34,12 @@ pub struct Plan {
     taken: Option<usize>,
     /// Whether the run is in [`searched`].
     counts: bool,
+    /// Number of choices so far.
+    choices: usize,
 }
+
+/// Number of choices after which another task has a turn: tasks that wake each other for ever would keep it from running.
+const FAIR: usize = 5_000;
 
 impl Plan {
     /// Counts a step. Returns the planned alternative, if the run deviates at this step.
@@ -64,6 +69,7 @@ pub fn search(bound: usize, mut life: impl FnMut(Policy)) -> u64 {
             alternatives: Vec::new(),
             taken: None,
             counts: false,
+            choices: 0,
         }));
         runs += 1;
         let Policy::Planned(plan) = POLICY.replace(Policy::Sequential) else {
@@ -160,6 +166,10 @@ pub(crate) fn choose(choices: usize, last: Option<usize>) -> Option<usize> {
             (!hurries).then(|| rng.below(choices as u64) as usize)
         }
         Policy::Planned(plan) => {
+            plan.choices += 1;
+            if plan.choices % FAIR == 0 && plan.taken.is_none() {
+                return Some(plan.choices / FAIR % choices);
+            }
             // The alternatives are the others in order, and then the clock.
             let (default, which) = match plan.taken.take() {
                 Some(which) => (last.expect("a preempted task can run"), Some(which)),
