@@ -15,6 +15,7 @@ mod known;
 mod lies;
 mod limits;
 mod lnd;
+mod models;
 mod phases;
 mod probe;
 mod probe_errors;
