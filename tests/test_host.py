@@ -3,6 +3,7 @@
 
 import os
 import re
+import sys
 
 import pytest
 from conftest import CLONE, ran
@@ -14,6 +15,8 @@ RESULT = re.compile(r"^test (\S+) (?:- .*)?\.\.\. (ok|FAILED|ignored)\b", re.MUL
 COUNTS = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", re.MULTILINE)
 # What a test that failed has printed.
 OUTPUT = re.compile(r"^---- (\S+) stdout ----\n(.*?)(?=\n\n\n|\n---- )", re.MULTILINE | re.DOTALL)
+# The size of a search.
+SIZES = re.compile(r"^.+: \d+ (?:schedules|cases)\b.*", re.MULTILINE)
 OUTCOMES = {"ok": "passed", "FAILED": "failed", "ignored": "skipped"}
 WORKSPACES = {
     "emulator": {},
@@ -53,4 +56,14 @@ def test_workspace(request, workspace, case):
     seed = os.environ.get("EFA_SEED") or "1"
     words = ["test", "--workspace", "--no-fail-fast", *([f"*{case}*".replace("*", "")] if case else [])]
     said, status = cargo(workspace, *words, PROPTEST_RNG_SEED=seed)
+    record(request, said, status)
+
+
+@pytest.mark.tier("all")
+@pytest.mark.parametrize("workspace", [pytest.param(name, marks=pytest.mark.xdist_group(f"host {name}")) for name in WORKSPACES])
+def test_models(request, workspace, capsys):
+    """The searches of all schedules, with larger bounds than in test_workspace. Shows their sizes."""
+    said, status = cargo(workspace, "test", "--workspace", "models::", "--", "--show-output", EFA_LARGE="1")
+    with capsys.disabled():
+        print("".join(f"==> {line}\n" for line in SIZES.findall(said)), file=sys.stderr, end="", flush=True)
     record(request, said, status)

@@ -55,6 +55,22 @@ LINKS = {
     "README.md": "# Head\n[a](docs/page.md), [b](docs/page.md#the-second-one), [c](#head), [d](https://x.invalid/#y), [e](docs)\n",
     "docs/page.md": "## The second, `one`\n[back](../README.md#head)\n",
 }
+STATE = """struct A { // Mutex
+    inner: Mutex<u8>, state: u8,
+    pub(super) count: [AtomicU32; 2],
+}
+fn f(&self) {
+    self.count.get(0)?.store(self.count.get(1)?.load(Acquire) + 1, Release);
+    self.registers.write(Register::EqDb, 1);
+}
+"""
+ROWS = """| a | b | c | d |
+|---|---|---|---|
+| com/a.rs | inner | Mutex | `races::two` |
+| com/a.rs | count | AtomicU32 | `races::two` |
+| com/a.rs | get | load Acquire, store Release | `races::two`; `that` |
+| com/a.rs | f: EqDb | doorbell | `com/a.rs f: write` |
+"""
 EFFECTS = "parts! {\n    silence: bool where command,\n}\npub struct X {\n    pub y: u8,\n}\n"
 # The law, files that keep it, files that break it, and what the law finds then.
 CASES = [
@@ -161,6 +177,28 @@ CASES = [
         [
             "emulator/model/src/faults/then.rs:2: die has no row in tests/kselftest/effects.md",
             "tests/kselftest/effects.md:3: silence is no effect",
+        ],
+    ),
+    (
+        laws.shared_state_is_covered,
+        {"efa_rs/com/a.rs": STATE, "host/driver/tests/driver/races.rs": "fn two() {}\n", laws.SHARED: ROWS},
+        {
+            "efa_rs/com/a.rs": STATE.replace("Release", "Relaxed") + "fn g() { fence(SeqCst) }\nstruct B(Mutex<u8>);\n",
+            laws.SHARED: ROWS.replace("inner", "other").replace("f: write", "f: wmb").replace("`races::two`; ", ""),
+        },
+        [
+            f"{laws.SHARED}:{line}"
+            for line in (
+                "5: nothing covers get",
+                "6: there is no com/a.rs f: wmb",
+            )
+        ]
+        + [
+            f"{laws.SHARED}: com/a.rs has B: Mutex",
+            f"{laws.SHARED}: com/a.rs has g: fence: barrier",
+            f"{laws.SHARED}:5: com/a.rs has get: load Acquire, store Relaxed",
+            f"{laws.SHARED}: com/a.rs has inner: Mutex",
+            f"{laws.SHARED}:3: com/a.rs has no other",
         ],
     ),
     (

@@ -217,6 +217,98 @@ def effects_are_tested():
     return missing + [f"{place}: {name} is no effect" for name, place in rows.items() if name not in effects]
 
 
+# The list of what tasks share, with what covers it, and the kinds of state that it has.
+SHARED = "host/shared.md"
+STATE = r"(?:Mutex|CondVar|SpinLock|SpinLockIrq|IrqLock|Semaphore|SetOnce|Completion|Atomic(?:Bool|Ptr|U8|U16|U32|U64|Usize)?)\b(?!::)"
+DECLARED = re.compile(
+    rf"^\s*(?:pub(?:\([\w: ]+\))?\s+)?(?:unsafe\(uninit\)\s+)?(?:static\s+)?(?P<name>\w+):\s*\[?(?P<kind>{STATE})"
+    rf"|^\s*(?:pub(?:\([\w: ]+\))?\s+)?struct\s+(?P<tuple>\w+)(?:<[^(\n]*>)?\((?P<inner>{STATE})",
+    re.MULTILINE,
+)
+ACCESS = re.compile(r"\.\s*(load|store|swap|xchg|cmpxchg|add|fetch_\w+|compare_exchange\w*)\(")
+ORDER = re.compile(r"\b(Relaxed|Acquire|Release|AcqRel|SeqCst|Full)\b")
+# Places with an order that no type shows: each with a name, in a function.
+PLACES = {
+    "barrier": re.compile(r"\b(smp_\w+|dma_\w*mb|\w*fence)\((?=\w)"),
+    "doorbell": re.compile(r"\bwrite\(\s*Register::(\w+Db)\b|\.(ring\w*)\("),
+    "phase": re.compile(r"\bread_byte::<(?:\{ *)?(?:\w+::)?(\w+)"),
+}
+FUNCTION = re.compile(r"^ *(?:pub(?:\([\w: ]+\))? +)?(?:unsafe +)?fn (\w+)", re.MULTILINE)
+
+
+def closing(text, at):
+    """Returns the index of the parenthesis that closes the one at an index."""
+    depth = 0
+    for index in range(at, len(text)):
+        depth += {"(": 1, ")": -1}.get(text[index], 0)
+        if not depth:
+            return index
+    return len(text)
+
+
+def receiver(text, end):
+    """Returns the last name of the expression that ends before an index, without the arguments of a call."""
+    before = text[:end].rstrip(" \n?")
+    while before.endswith(")"):
+        depth = index = 0
+        for index in reversed(range(len(before))):
+            depth += {")": 1, "(": -1}.get(before[index], 0)
+            if not depth:
+                break
+        before = before[:index].rstrip()
+    return re.search(r"\w*$", before)[0]
+
+
+def shared_state():
+    """Returns what tasks, handlers and the device share: pairs of a file and a name, each with kinds or accesses."""
+    found = {}
+    for name in files("efa_rs/*.rs"):
+        file, text = name.removeprefix("efa_rs/"), re.sub(r"//.*", "", (CLONE / name).read_text())
+        for match in DECLARED.finditer(text):
+            found.setdefault((file, match["name"] or match["tuple"]), set()).add(match["kind"] or match["inner"])
+        for match in ACCESS.finditer(text):
+            if orders := ORDER.findall(text[match.end() : closing(text, match.end() - 1)]):
+                found.setdefault((file, receiver(text, match.start())), set()).add(f"{match[1]} {orders[-1]}")
+        for kind, pattern in PLACES.items():
+            for match in pattern.finditer(text):
+                function = [one[1] for one in FUNCTION.finditer(text, 0, match.start())][-1]
+                found.setdefault((file, f"{function}: {match[match.lastindex]}"), set()).add(kind)
+    return found
+
+
+def is_there(reference, tests):
+    """Whether there is a test `file::name`, or a word in a function: `file function: word`."""
+    if match := re.fullmatch(r"(\w+)::(\w+)", reference):
+        return any(re.search(rf"\bfn {match[2]}\b|\b{match[2]}:", text) for text in tests.get(match[1], []))
+    if match := re.fullmatch(r"(\S+) (\w+): (\w+)", reference):
+        path = CLONE / "efa_rs" / match[1]
+        body = re.split(rf"\bfn {match[2]}\b", path.read_text() if path.exists() else "")[1:]
+        return any(re.search(rf"\b{match[3]}\b", re.split(r"\n *(?:pub\S* +)?fn ", one)[0]) for one in body)
+    return False
+
+
+def shared_state_is_covered():
+    """Each lock, atomic access, barrier, doorbell and phase of the driver is in the list, with a test or barrier that exists."""
+    tests = {}
+    for name in files("host/*.rs"):
+        folders = [part for part in name.removesuffix(".rs").split("/") if part not in ("tests", "src", "lib")]
+        tests.setdefault(folders[-1], []).append((CLONE / name).read_text())
+    found, problems, listed = shared_state(), [], {}
+    for place, line in lines(SHARED):
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) != 4 or not cells[0].endswith(".rs"):
+            continue
+        listed[cells[0], cells[1]] = (place, set(cells[2].split(", ")))
+        references = [one for one in re.findall(r"`([^`]+)`", cells[3]) if re.search("::| ", one)]
+        problems += [f"{place}: there is no {one}" for one in references if not is_there(one, tests)]
+        problems += [] if references else [f"{place}: nothing covers {cells[1]}"]
+    for (file, name), kinds in sorted(found.items()):
+        place, known = listed.pop((file, name), (SHARED, set()))
+        if kinds != known:
+            problems.append(f"{place}: {file} has {name}: {', '.join(sorted(kinds))}")
+    return problems + [f"{place}: {file} has no {name}" for (file, name), (place, _) in listed.items()]
+
+
 def links_lead_somewhere():
     """Links in the documentation lead to files and headings that exist."""
     pages = {name: lines(name) for name in files("*.md")}
@@ -242,5 +334,6 @@ ALL = (
     no_mirror,
     no_clock,
     effects_are_tested,
+    shared_state_is_covered,
     links_lead_somewhere,
 )
