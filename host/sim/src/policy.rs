@@ -36,9 +36,16 @@ pub struct Plan {
     counts: bool,
     /// Number of choices so far.
     choices: usize,
+    /// Whether tasks may stand still.
+    stalls: bool,
 }
 
-/// Number of choices after which another task has a turn: tasks that wake each other for ever would keep it from running.
+/// Time for which a task stands still, as on a virtual CPU that the hypervisor has preempted: longer than a reset, and less than
+/// the time limit of a command.
+const PAUSE: Nanos = 5_000_000_000;
+
+/// Number of choices after which another task, or the clock, has a turn: tasks that wake each other for ever would keep it from
+/// that.
 const FAIR: usize = 5_000;
 
 impl Plan {
@@ -58,9 +65,9 @@ impl Plan {
 /// in [`searched`]. Returns the number of runs.
 ///
 /// A deviation runs another task, preempts a task at a [`point`], or advances the clock although a
-/// task can run. This is delay-bounded scheduling (Emmi, Qadeer and Rakamaric, POPL 2011). Most
+/// task can run. With `stalls`, a task may also stand still at a point, for five seconds. This is delay-bounded scheduling (Emmi, Qadeer and Rakamaric, POPL 2011). Most
 /// races need few deviations. The number of runs is that of the steps to the power of `bound`.
-pub fn search(bound: usize, mut life: impl FnMut(Policy)) -> u64 {
+pub fn search(bound: usize, stalls: bool, mut life: impl FnMut(Policy)) -> u64 {
     let (mut plans, mut runs) = (vec![Vec::new()], 0);
     while let Some(deviations) = plans.pop() {
         let first = deviations.last().map_or(0, |(at, _)| at + 1);
@@ -70,6 +77,7 @@ pub fn search(bound: usize, mut life: impl FnMut(Policy)) -> u64 {
             taken: None,
             counts: false,
             choices: 0,
+            stalls,
         }));
         runs += 1;
         let Policy::Planned(plan) = POLICY.replace(Policy::Sequential) else {
@@ -168,7 +176,8 @@ pub(crate) fn choose(choices: usize, last: Option<usize>) -> Option<usize> {
         Policy::Planned(plan) => {
             plan.choices += 1;
             if plan.choices % FAIR == 0 && plan.taken.is_none() {
-                return Some(plan.choices / FAIR % choices);
+                let turn = plan.choices / FAIR % (choices + 1);
+                return (turn != choices).then_some(turn);
             }
             // The alternatives are the others in order, and then the clock.
             let (default, which) = match plan.taken.take() {
@@ -194,16 +203,22 @@ pub fn point() {
 #[cold]
 fn maybe_preempt() {
     count_point();
+    let mut stalls = false;
     let preempts = POLICY.with(|policy| match &mut *policy.borrow_mut() {
         Policy::Sequential => false,
         Policy::Random { rng, preempt, .. } => rng.below(1024) < u64::from(*preempt),
         Policy::Planned(plan) => {
-            // The alternatives are the others and the clock.
-            plan.taken = plan.step(machine::choices());
+            // The alternatives are the others, the clock, and a stall.
+            let choices = machine::choices();
+            let taken = plan.step(choices + usize::from(plan.stalls));
+            stalls = taken == Some(choices);
+            plan.taken = taken.filter(|_| !stalls);
             plan.taken.is_some()
         }
     });
-    if preempts {
+    if stalls {
+        task::block(Some(machine::now() + PAUSE));
+    } else if preempts {
         task::switch();
     }
 }

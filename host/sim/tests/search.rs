@@ -7,7 +7,7 @@ use std::{cell::Cell, rc::Rc};
 /// Returns the number of runs, and of those in which one of two increments is lost.
 fn increments(bound: usize) -> (u64, u32) {
     let mut lost = 0;
-    let runs = sim::search(bound, |policy| {
+    let runs = sim::search(bound, false, |policy| {
         let sum = sim::run(policy, || {
             let sum = Rc::new(Cell::new(0));
             let tasks = [(); 2].map(|()| {

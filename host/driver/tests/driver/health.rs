@@ -194,7 +194,7 @@ fn a_wait_for_a_recovery_ends() {
 /// Runs `race` with a device in error, concurrently with an operator, in each schedule with one preemption. Neither waits
 /// for the timeout of the other.
 fn search(race: fn(&mut Rig), operate: fn()) {
-    let runs = sim::search(1, move |policy| {
+    let runs = sim::search(1, false, move |policy| {
         rig::run(Profile::Efa3, policy, move |rig| {
             rig.set(QUIET);
             rig.probe().unwrap();

@@ -27,17 +27,20 @@ use kernel::{
     sim::{self, TaskId},
 };
 
-/// The numbers of deviations from the plain schedule: usually, and with `EFA_LARGE`.
-type Bounds = (usize, usize);
+/// The numbers of deviations from the plain schedule, usually and with `EFA_LARGE`, and whether tasks may usually stand still.
+type Bounds = (usize, usize, bool);
 
 /// One deviation: each task, and the clock, goes on at each point.
-const ONE: Bounds = (1, 1);
+const ONE: Bounds = (1, 1, false);
+
+/// As [`ONE`], and a task may stand still at each point.
+const STALL: Bounds = (1, 1, true);
 
 /// A second deviation takes a minute, or a race of few points.
-const TWO: Bounds = (1, 2);
+const TWO: Bounds = (1, 2, false);
 
 /// Runs `race` with a device that is not bound, in all schedules within the bounds, and then the checks of [`Rig::end`].
-/// Prints how many there are. What has one bound is run with the newest device as well with `EFA_LARGE`.
+/// Prints how many there are. With `EFA_LARGE`, what has one bound is run with stalls, and with the newest device as well.
 fn search(
     property: &str,
     profile: Profile,
@@ -46,12 +49,14 @@ fn search(
 ) {
     let is_large = std::env::var_os("EFA_LARGE").is_some();
     let bound = if is_large { bounds.1 } else { bounds.0 };
-    let is_newest = is_large && bounds.0 == bounds.1 && profile != Profile::Efa4;
+    let is_one = bounds.0 == bounds.1;
+    let stalls = bounds.2 || is_large && is_one;
+    let is_newest = is_large && is_one && profile != Profile::Efa4;
     let profiles = [profile]
         .into_iter()
         .chain(is_newest.then_some(Profile::Efa4));
     for profile in profiles {
-        let runs = sim::search(bound, |policy| rig::run(profile, policy, race));
+        let runs = sim::search(bound, stalls, |policy| rig::run(profile, policy, race));
         println!("{property}: {runs} schedules, up to {bound} deviations");
         assert!(runs > 50, "{property}: {runs} schedules");
     }
@@ -115,9 +120,15 @@ fn state_is(rig: &Rig, names: &[&str]) {
     );
 }
 
+/// Waits until tasks that stand still go on.
+fn go_on() {
+    sim::sleep(10 * SECOND);
+}
+
 /// Heals the device, and checks that it works or comes back.
 fn comes_back(rig: &Rig) {
     rig.heal();
+    go_on();
     rig.check_quiet();
     if rig.state("state").as_deref() != Some("up") {
         rig.reset();

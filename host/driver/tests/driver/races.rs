@@ -19,7 +19,7 @@ use kernel::sim;
 /// [searched](sim::searched) part. The newest kind refuses a second handle for a peer. Only the others count its users.
 fn search(bound: usize, race: impl Fn(&mut Rig) + Copy + 'static) {
     for profile in [Profile::Efa3, Profile::Efa4] {
-        let runs = sim::search(bound, |policy| {
+        let runs = sim::search(bound, false, |policy| {
             rig::run(profile, policy, |rig| {
                 rig.probe().unwrap();
                 race(rig);

@@ -4,7 +4,11 @@
 
 use core::ptr::null_mut;
 
-use driver::client::{Objects, Request, DIRECT, WORKQUEUE};
+use driver::{
+    client::{Objects, Request, DIRECT, WORKQUEUE},
+    fault::rule,
+    program::UP,
+};
 use ib_core::{
     cq,
     ffi::{
@@ -16,7 +20,6 @@ use ib_core::{
 };
 
 use super::*;
-use driver::program::UP;
 
 /// Objects of a client, and its requests. It holds the device, which stays registered until they are destroyed.
 struct Client {
@@ -118,11 +121,11 @@ fn a_queue_pair_that_was_reset_has_no_old_completions() {
             }
         }
         let other = client.clone();
-        let resets = sim::spawn("resets", move || {
-            other.objects.modify_qp(&[ERR, RESET]).unwrap();
-            other.objects.modify_qp(&UP).unwrap();
+        let poller = sim::spawn("poller", move || other.objects.poll());
+        together([poller], || {
+            client.objects.modify_qp(&[ERR, RESET]).unwrap();
+            client.objects.modify_qp(&UP).unwrap();
         });
-        together([client.poller(), resets], || ());
         client.objects.exchange(1);
         client.objects.exchange(2);
         drop(client);
@@ -130,24 +133,32 @@ fn a_queue_pair_that_was_reset_has_no_old_completions() {
     });
 }
 
-/// After those that were posted to the device, in the order of their posts.
+/// After those that were posted to the device, which flushes them late, in the order of their posts.
 #[test]
 fn requests_of_a_closed_queue_end_in_order() {
-    explore("order", Profile::Efa3, ONE, |_| {
+    explore("order", Profile::Efa3, ONE, |rig| {
+        rig.inject(rule(
+            r#"{"when": {"work": "SEND"}, "then": {"hold": "sends"}}"#,
+        ));
         let client = Client::new(DIRECT);
         let poster = {
             let client = client.clone();
             sim::spawn("poster", move || {
                 for request in &client.requests {
-                    client.objects.post_recv(request).unwrap();
+                    client.objects.post_send(request).unwrap();
                 }
             })
         };
-        together([poster], || client.objects.modify_qp(&[ERR]).unwrap());
         let mut order = Vec::new();
+        together([poster], || {
+            client.objects.modify_qp(&[ERR]).unwrap();
+            order.extend(std::iter::from_fn(|| client.objects.poll_one()));
+        });
         for _ in 0..10 {
             order.extend(std::iter::from_fn(|| client.objects.poll_one()));
             sim::sleep(SECOND);
+            rig.shared
+                .with(|device, _, _| device.release("sends", None));
         }
         let ids: Vec<_> = client.requests.iter().map(Request::id).collect();
         assert_eq!(order, ids);
@@ -163,8 +174,9 @@ extern "C" fn count(_: *mut ib_cq, _: *mut core::ffi::c_void) {
 }
 
 /// Searches a client that requests an event and polls once, as clients do before they wait, while another task posts to a queue
-/// pair in error or `what` happens. Checks that it got its completion or an event.
-fn waits(property: &str, bounds: Bounds, what: fn(&Rig, &Client)) {
+/// pair in error or `what` happens. Checks that it got its completion or an
+/// event, after `time`: sooner than the monitor looks.
+fn waits(property: &str, bounds: Bounds, time: u64, what: fn(&Rig, &Client)) {
     explore(property, Profile::Efa3, bounds, move |rig| {
         EVENTS.set(0);
         let client = Client::new(WORKQUEUE);
@@ -178,7 +190,7 @@ fn waits(property: &str, bounds: Bounds, what: fn(&Rig, &Client)) {
             seen.set(waiter.objects.poll_one());
         });
         together([task], || what(rig, &client));
-        sim::sleep(10 * SECOND);
+        sim::sleep(time);
         assert!(
             polled.get().is_some() || EVENTS.get() > 0,
             "a client waits for ever"
@@ -191,7 +203,7 @@ fn waits(property: &str, bounds: Bounds, what: fn(&Rig, &Client)) {
 
 #[test]
 fn a_client_that_waits_is_woken() {
-    waits("event of a closed queue", TWO, |_, client| {
+    waits("event of a closed queue", TWO, SECOND / 10, |_, client| {
         client.objects.modify_qp(&[ERR]).unwrap();
         client.objects.post_recv(&client.requests[0]).unwrap();
     });
@@ -199,7 +211,7 @@ fn a_client_that_waits_is_woken() {
 
 #[test]
 fn a_client_that_waits_is_woken_by_a_completion() {
-    waits("event of a completion", TWO, |_, client| {
+    waits("event of a completion", TWO, SECOND / 10, |_, client| {
         client.objects.post_send(&client.requests[1]).unwrap();
         client.objects.post_recv(&client.requests[0]).unwrap();
     });
@@ -207,7 +219,7 @@ fn a_client_that_waits_is_woken_by_a_completion() {
 
 #[test]
 fn a_client_that_waits_is_woken_by_a_halt() {
-    waits("event of a halt", ONE, |rig, client| {
+    waits("event of a halt", ONE, 10 * SECOND, |rig, client| {
         client.objects.post_recv(&client.requests[0]).unwrap();
         rig.event(AenqGroup::FatalError.into(), 1);
     });

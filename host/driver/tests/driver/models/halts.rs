@@ -44,6 +44,7 @@ fn a_device_is_halted_once() {
         "halts",
         |_| (),
         |rig| {
+            go_on();
             rig.check_quiet();
             assert_eq!(counter("resets"), 1);
             // The device does not answer the commands of the start either, so that others follow.
@@ -82,6 +83,8 @@ fn no_command_reaches_a_halted_device() {
 /// A dead device writes to memory until its second reset. Its programs end, and its function is reset.
 fn writes_on(property: &str, profile: Profile, bus: Bus) {
     explore(property, profile, ONE, move |rig| {
+        // The device writes on while the bus resets it.
+        rig.slot.set_reset_time(2 * SECOND);
         let objects = program::Objects::new().unwrap();
         die_and_write(rig, 2);
         let task = sim::spawn("program", move || drop(objects));

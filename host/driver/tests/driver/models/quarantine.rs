@@ -2,7 +2,10 @@
 
 //! Memory that a device has not released: it is kept until the device was reset, and not for longer.
 
-use kernel::error::code::{EIO, ENOENT};
+use kernel::{
+    error::code::{EIO, ENOENT},
+    module,
+};
 
 use super::*;
 use crate::counter;
@@ -19,21 +22,21 @@ fn end(program: &Program, queue: u32) {
     );
 }
 
-/// Searches the destruction of a queue that the device refuses, while `what` happens.
-fn refused(property: &str, bounds: Bounds, what: fn(&Rig), check: fn(&Rig)) {
-    explore(property, Profile::Efa3, bounds, move |rig| {
-        let (program, _) = program();
-        let queues = [(); 2].map(|()| program.create_cq(16, false, None).unwrap().id);
-        rig.inject(once(of_command(Some(Opcode::DestroyCq)), status(5), 0));
-        let tasks = queues.map(|queue| {
-            let program = program.clone();
-            sim::spawn("destroyer", move || end(&program, queue))
-        });
-        together(tasks, || what(rig));
-        rig.heal();
-        check(rig);
-        drop(program);
+/// Destroys two queues, of which the device refuses one, while `what` happens.
+fn refuse(rig: &mut Rig, what: fn(&Rig)) {
+    let (program, _) = program();
+    let queues = [(); 2].map(|()| program.create_cq(16, false, None).unwrap().id);
+    rig.inject(once(of_command(Some(Opcode::DestroyCq)), status(5), 0));
+    let tasks = queues.map(|queue| {
+        let program = program.clone();
+        sim::spawn("destroyer", move || end(&program, queue))
     });
+    together(tasks, || {
+        // The others begin.
+        sim::sleep(1000);
+        what(rig);
+    });
+    rig.heal();
 }
 
 fn kept(rig: &Rig) -> usize {
@@ -43,45 +46,37 @@ fn kept(rig: &Rig) -> usize {
 /// The device says so itself if memory that it knows is unmapped.
 #[test]
 fn memory_that_the_device_knows_is_not_freed() {
-    refused(
-        "refused",
-        TWO,
-        |_| (),
-        |rig| {
-            assert_eq!((kept(rig), rig.device().resources.cq), (1, 1));
-            assert_eq!(counter("resets"), 0);
-        },
-    );
+    explore("refused", Profile::Efa3, TWO, |rig| {
+        refuse(rig, |_| ());
+        assert_eq!((kept(rig), rig.device().resources.cq), (1, 1));
+        assert_eq!(counter("resets"), 0);
+    });
 }
 
 #[test]
 fn nothing_is_kept_after_a_reset() {
-    refused(
-        "refused in a reset",
-        ONE,
-        |rig| rig.reset(),
-        |rig| {
-            rig.check_quiet();
-            // What is refused after the reset is that of the next session.
-            assert_eq!(kept(rig), rig.device().resources.cq);
-            rig.reset();
-            assert_eq!(kept(rig), 0);
-        },
-    );
+    explore("refused in a reset", Profile::Efa3, STALL, |rig| {
+        refuse(rig, |rig| rig.reset());
+        go_on();
+        rig.check_quiet();
+        // What is refused after the reset is that of the next session.
+        assert_eq!(kept(rig), rig.device().resources.cq);
+        rig.reset();
+        assert_eq!(kept(rig), 0);
+    });
 }
 
+/// The device is given up, so that no later start frees what is kept.
 #[test]
 fn nothing_is_kept_after_a_failure() {
-    refused(
-        "refused in a failure",
-        ONE,
-        |rig| rig.event(AenqGroup::FatalError.into(), 1),
-        |rig| {
-            rig.check_quiet();
-            assert_eq!(kept(rig), 0);
-            comes_back(rig);
-        },
-    );
+    search("refused in a failure", Profile::Efa3, STALL, |rig| {
+        module::set_parameter("recovery", Some(0));
+        rig.probe().unwrap();
+        refuse(rig, |rig| rig.event(AenqGroup::FatalError.into(), 1));
+        go_on();
+        state_is(rig, &["failed"]);
+        assert_eq!(kept(rig), 0);
+    });
 }
 
 /// Each queue has reserved its place, so that keeping its memory needs no allocation.
@@ -130,6 +125,7 @@ fn a_device_that_refuses_too_much_is_halted_once() {
             .collect();
         together(tasks, || ());
         rig.heal();
+        go_on();
         rig.check_quiet();
         assert_eq!((kept(rig), counter("resets")), (0, 1));
         drop(program);
