@@ -256,7 +256,7 @@ def receiver(text, end):
             if not depth:
                 break
         before = before[:index].rstrip()
-    return re.search(r"\w*$", before)[0]
+    return re.findall(r"\w*$", before)[0]
 
 
 def shared_state():
@@ -272,7 +272,7 @@ def shared_state():
         for kind, pattern in PLACES.items():
             for match in pattern.finditer(text):
                 function = [one[1] for one in FUNCTION.finditer(text, 0, match.start())][-1]
-                found.setdefault((file, f"{function}: {match[match.lastindex]}"), set()).add(kind)
+                found.setdefault((file, f"{function}: {match[match.lastindex or 0]}"), set()).add(kind)
     return found
 
 
