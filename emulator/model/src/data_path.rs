@@ -40,7 +40,7 @@ pub(crate) struct DataPath {
     /// Queue pair whose long page list is being read.
     registering: Option<u16>,
     /// Pending fault that kills or unplugs the device.
-    fatal_fault: Option<Box<Then>>,
+    pub(crate) fatal_fault: Option<Box<Then>>,
 }
 
 impl DataPath {

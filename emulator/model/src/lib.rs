@@ -81,7 +81,6 @@ mod queue;
 mod region_work;
 mod reporter;
 mod resources;
-mod state;
 mod statistics;
 mod trace;
 mod view;
@@ -94,7 +93,11 @@ pub use data_path::{
     requester::{Fetched, Payload, Request},
     responder::{Arrival, Content, Delivery, Refusal, WriteEnd},
 };
-pub use device::{Device, snapshot::Snapshot, state::State};
+pub use device::{
+    Device,
+    snapshot::Snapshot,
+    state::{HostInfoState, State},
+};
 pub use dma::DmaError;
 pub use faults::{
     death::{Death, FailedReset},
@@ -121,6 +124,5 @@ pub use resources::{
     qp::{QpId, QueuePair},
     send_queue::Operation,
 };
-pub use state::HostInfoState;
 pub use statistics::{Counters, QpCounters, TransportEvent};
 pub use trace::{TraceEvent, TraceKind};

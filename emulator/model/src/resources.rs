@@ -33,7 +33,6 @@ use efa_hw::io::Cdesc;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use self::mr::Mr;
 use crate::{DmaError, Host, Queue, QueueError, Then, queue::Place, view};
 
 /// All objects of a device.
@@ -56,7 +55,7 @@ view! {
         /// Protection domains.
         pd: usize = it.pds.len(),
         /// Privileged protection domains.
-        privileged_pd: usize = it.pds.privileged(),
+        privileged_pd: usize = it.pds.iter().filter(|pd| pd.privileged).count(),
         /// User access regions.
         uar: usize = it.uars.len(),
         /// Event queues.
@@ -66,13 +65,13 @@ view! {
         /// Memory regions.
         mr: usize = it.mrs.table.len(),
         /// Memory regions that get their pages by work requests.
-        fast_mr: usize = it.mrs.count(Mr::is_fast),
+        fast_mr: usize = it.mrs.table.iter().filter(|mr| mr.fast).count(),
         /// Memory regions that have got pages by work requests.
-        registered_fast_mr: usize = it.mrs.count(|mr| mr.is_fast() && mr.has_memory()),
+        registered_fast_mr: usize = it.mrs.table.iter().filter(|mr| mr.fast && mr.has_memory()).count(),
         /// Memory regions that consist of bus addresses.
-        physical_mr: usize = it.mrs.count(Mr::is_physical),
+        physical_mr: usize = it.mrs.table.iter().filter(|mr| mr.physical).count(),
         /// Pages of memory regions.
-        mr_pages: usize = it.mrs.known_pages(),
+        mr_pages: usize = it.mrs.table.iter().map(|mr| mr.pages.len() as usize).sum(),
         /// Completion queues.
         cq: usize = it.cqs.len(),
         /// Queue pairs.
@@ -125,7 +124,10 @@ impl Resources {
         fault: Option<&Then>,
     ) -> Result<(), DmaError> {
         let corrupt = fault.map_or(&[][..], |fault| &fault.corrupt);
-        let eqn = self.cqs.post(host, cq, completion, corrupt)?;
+        let Ok(queue) = self.cqs.get_mut(cq.0) else {
+            return Ok(());
+        };
+        let eqn = queue.post(host, cq, completion, corrupt)?;
         match eqn.filter(|_| !fault.is_some_and(|fault| fault.no_interrupt)) {
             Some(eqn) => self.notify(host, eqn, cq.0),
             None => Ok(()),
@@ -141,18 +143,6 @@ impl Resources {
             Ok(None) | Err(_) => {}
         }
         Ok(())
-    }
-
-    /// Posts an event about a completion queue to its own event queue, or to a given one. With a given one, the completion queue
-    /// need not exist. Returns the interrupt to raise, if the event queue is armed.
-    pub(crate) fn post_event(
-        &mut self,
-        host: &mut dyn Host,
-        eqn: Option<u16>,
-        cqn: u16,
-    ) -> Result<Option<u16>, QueueError> {
-        let eqn = self.event_queue(eqn, cqn)?;
-        self.eqs.post(host, eqn, cqn, 1)
     }
 
     /// Returns the given event queue, or that of a completion queue.

@@ -24,8 +24,9 @@ pub(crate) struct Statistics {
     rdma_read: RdmaReadStats,
     rdma_write: RdmaWriteStats,
     network: NetworkStats,
-    registrations: u64,
-    invalidations: u64,
+    /// Successful fast registrations and invalidations. The interface has no counters for these.
+    pub(crate) registrations: u64,
+    pub(crate) invalidations: u64,
 }
 
 macro_rules! counters {
@@ -163,15 +164,9 @@ impl Statistics {
                 add(&mut self.rdma_write.write_bytes, length);
                 add(&mut self.rdma_write.write_wr_err, 1 - one);
             }
-            // The interface has no counters for these.
             OpType::FastReg => add(&mut self.registrations, one),
             OpType::FastInv => add(&mut self.invalidations, one),
         }
-    }
-
-    /// Numbers of successful fast registrations and invalidations.
-    pub(crate) fn region_changes(&self) -> (u64, u64) {
-        (self.registrations, self.invalidations)
     }
 
     /// Counts a receive work request that was consumed.

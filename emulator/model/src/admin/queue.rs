@@ -49,7 +49,7 @@ pub(crate) struct AdminQueue {
     /// A command that takes more than one call to execute. Later commands wait for it.
     pub(crate) executing: Option<(FetchedCommand, Box<Registration>)>,
     /// Time of the doorbell for each command that is submitted and not fetched, if known.
-    rung: VecDeque<Option<Duration>>,
+    pub(crate) rung: VecDeque<Option<Duration>>,
     /// Executed commands by due time and order of execution. A submission can't exceed the free entries of the completion
     /// queue, which also bounds the held commands.
     pending: BTreeMap<(Duration, u64), Pending>,
@@ -124,11 +124,6 @@ impl AdminQueue {
         let waiting = ring.waiting().into();
         self.rung.resize(waiting, now);
         Ok(())
-    }
-
-    /// Removes and returns the time of the doorbell for the command that was just fetched, if known.
-    pub(crate) fn take_rung(&mut self) -> Option<Duration> {
-        self.rung.pop_front().flatten()
     }
 
     /// Queues an executed command for completion at `due`. Numbers increase in the order of execution.

@@ -4,47 +4,29 @@
 
 use efa_hw::regs::Register;
 
-/// A bus address that is written in two halves.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Address(u64);
-
-impl Address {
-    fn set_low(&mut self, half: u32) {
-        self.0 = (self.0 & !u64::from(u32::MAX)) | u64::from(half);
-    }
-
-    fn set_high(&mut self, half: u32) {
-        self.0 = (u64::from(half) << 32) | (self.0 & u64::from(u32::MAX));
-    }
-
-    pub(crate) fn get(self) -> u64 {
-        self.0
-    }
-}
-
-/// Values of these registers.
+/// Values of these registers: bus addresses, each of which is written in two halves.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Registers {
-    pub(crate) aq_base: Address,
-    pub(crate) acq_base: Address,
-    pub(crate) aenq_base: Address,
-    pub(crate) mmio_resp: Address,
+    pub(crate) aq_base: u64,
+    pub(crate) acq_base: u64,
+    pub(crate) aenq_base: u64,
+    pub(crate) mmio_resp: u64,
 }
 
 impl Registers {
-    /// Stores half of an address. Returns false if the register does not hold one.
-    pub(crate) fn write(&mut self, register: Register, value: u32) -> bool {
-        match register {
-            Register::AqBaseLo => self.aq_base.set_low(value),
-            Register::AqBaseHi => self.aq_base.set_high(value),
-            Register::AcqBaseLo => self.acq_base.set_low(value),
-            Register::AcqBaseHi => self.acq_base.set_high(value),
-            Register::AenqBaseLo => self.aenq_base.set_low(value),
-            Register::AenqBaseHi => self.aenq_base.set_high(value),
-            Register::MmioRespLo => self.mmio_resp.set_low(value),
-            Register::MmioRespHi => self.mmio_resp.set_high(value),
-            _ => return false,
-        }
-        true
+    /// Stores half of an address, if the register holds one.
+    pub(crate) fn write(&mut self, register: Register, value: u32) {
+        let (address, shift) = match register {
+            Register::AqBaseLo => (&mut self.aq_base, 0),
+            Register::AqBaseHi => (&mut self.aq_base, 32),
+            Register::AcqBaseLo => (&mut self.acq_base, 0),
+            Register::AcqBaseHi => (&mut self.acq_base, 32),
+            Register::AenqBaseLo => (&mut self.aenq_base, 0),
+            Register::AenqBaseHi => (&mut self.aenq_base, 32),
+            Register::MmioRespLo => (&mut self.mmio_resp, 0),
+            Register::MmioRespHi => (&mut self.mmio_resp, 32),
+            _ => return,
+        };
+        *address = (*address & !(u64::from(u32::MAX) << shift)) | (u64::from(value) << shift);
     }
 }

@@ -17,8 +17,8 @@ impl DataPath {
         let ok = status == u8::from(CompStatus::Ok);
         self.count_flushed(status);
         self.statistics.count_request(request.operation, request.length, ok);
-        if ok {
-            self.count_time(host, request);
+        if let (true, Some(posted), Some(now)) = (ok, request.posted, host.now()) {
+            self.times.count_request(request.operation, now.saturating_sub(posted));
         }
         if let Some(event) = QpEvent::of_request(request.operation, ok) {
             self.count(host, number, event);
@@ -44,14 +44,6 @@ impl DataPath {
         let completion = if qp.has_long_ids { completion.with_req_id_ex(request.req_id_ex) } else { completion };
         let cq = qp.send_cq;
         self.post_completion(host, cq, completion, request.fault.as_deref());
-    }
-
-    /// Records the latency of a work request.
-    fn count_time(&mut self, host: &dyn Host, request: &Outstanding) {
-        if let (Some(posted), Some(now)) = (request.posted, host.now()) {
-            let time = now.saturating_sub(posted);
-            self.times.count_request(request.operation, time);
-        }
     }
 
     fn count_flushed(&mut self, status: u8) {

@@ -10,8 +10,8 @@ use super::DataPath;
 use crate::{Host, Queue, QueueError, Then, WorkKind, faults::when::Occasion, resources::send_queue::Outstanding};
 
 impl DataPath {
-    /// Returns the effects of the rules that match work of a queue pair. If they are fatal, the device does nothing until they
-    /// are [taken](Self::take_fatal_fault).
+    /// Returns the effects of the rules that match work of a queue pair. If they are fatal, the device does nothing until it
+    /// runs next.
     pub(super) fn fault(&mut self, kind: WorkKind, qp: u16, peer: Option<[u8; 16]>) -> Option<Box<Then>> {
         let fault = Box::new(self.faults.hit(Occasion::Work { kind, qp, peer })?);
         if fault.is_fatal() {
@@ -65,21 +65,6 @@ impl DataPath {
             self.fail(host, number);
         }
         Ok(())
-    }
-
-    /// Whether a fatal fault is pending.
-    pub(crate) fn has_fatal_fault(&self) -> bool {
-        self.fatal_fault.is_some()
-    }
-
-    /// Takes the pending fatal fault.
-    pub(crate) fn take_fatal_fault(&mut self) -> Option<Box<Then>> {
-        self.fatal_fault.take()
-    }
-
-    /// Whether the device has to run at once: for a fatal fault, or to set the due times of late completions.
-    pub(crate) fn is_urgent(&self) -> bool {
-        self.fatal_fault.is_some() || self.late.has_fresh()
     }
 
     /// Posts the late completions that are due, and returns the next due time.

@@ -45,7 +45,7 @@ impl LateCompletions {
     }
 
     /// Whether a late completion needs the clock for its due time.
-    pub(super) fn has_fresh(&self) -> bool {
+    pub(crate) fn has_fresh(&self) -> bool {
         !self.fresh.is_empty()
     }
 

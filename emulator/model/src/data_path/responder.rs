@@ -266,7 +266,7 @@ impl DataPath {
         if operation == OpType::RdmaWrite {
             // CAST: the high half.
             extension[..2].copy_from_slice(&((length >> 16) as u16).to_le_bytes());
-        } else if ah.is_none() && self.resources.cqs.has_src_addr(cq.0) {
+        } else if ah.is_none() && self.resources.cqs.get(cq.0).is_ok_and(|cq| cq.has_src_addr) {
             extension = arrival.peer;
         }
         let status = fault.and_then(|fault| fault.status);

@@ -58,7 +58,7 @@ impl Device {
                 return false;
             };
             let fetched = ring.fetch(host);
-            let rung = self.admin.take_rung();
+            let rung = self.admin.rung.pop_front().flatten();
             match fetched {
                 Ok((command, true)) => self.execute(host, now, command, rung, &mut pages),
                 Ok((entry, false)) => {

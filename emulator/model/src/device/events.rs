@@ -47,8 +47,8 @@ impl Device {
     ///
     /// The queue does not exist, or its memory can't be written.
     pub fn post_completion_event(&mut self, host: &mut dyn Host, eqn: Option<u16>, cqn: u16) -> Result<(), QueueError> {
-        let vector = self.data.resources.post_event(host, eqn, cqn)?;
-        if let Some(vector) = vector {
+        let eqn = self.data.resources.event_queue(eqn, cqn)?;
+        if let Some(vector) = self.data.resources.eqs.post(host, eqn, cqn, 1)? {
             host.interrupt(vector);
         }
         Ok(())

@@ -21,7 +21,7 @@ use crate::{
 impl Device {
     /// Whether the device works: it is plugged in, not dead, and no fault is about to end it.
     pub fn is_alive(&self) -> bool {
-        self.plugged && self.dead.is_none() && !self.data.has_fatal_fault()
+        self.plugged && self.dead.is_none() && self.data.fatal_fault.is_none()
     }
 
     /// Whether the device is plugged into its slot.
@@ -96,7 +96,7 @@ impl Device {
         let dead = self.dead.as_mut()?;
         let failure = dead.reset();
         match failure {
-            Some(_) => self.fatal_error = dead.is_reported(),
+            Some(_) => self.fatal_error = !dead.death.silent,
             None => self.dead = None,
         }
         failure

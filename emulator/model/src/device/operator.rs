@@ -84,7 +84,7 @@ impl Device {
     /// ends, and the next reset revives a dead device.
     pub fn clear(&mut self) {
         if let Some(dead) = &mut self.dead {
-            dead.heal();
+            dead.resets = 1;
         }
         self.faults.clear();
         self.data.faults.clear();

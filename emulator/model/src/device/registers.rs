@@ -46,9 +46,7 @@ impl Device {
             None => self.report(host, ProtocolError::NoRegister { offset, value }),
             Some(Register::DevCtl) => self.control(host, now, value),
             Some(Register::MmioRegRead) => self.read_register(host, now, value),
-            Some(register @ (Register::MmioRespLo | Register::MmioRespHi)) => {
-                self.registers.write(register, value);
-            }
+            Some(register @ (Register::MmioRespLo | Register::MmioRespHi)) => self.registers.write(register, value),
             Some(register) if self.resets.current.is_started() => {
                 self.report(host, ProtocolError::DuringReset { register, value });
             }
@@ -69,18 +67,18 @@ impl Device {
                 self.report(host, ProtocolError::ReadOnly { register, value });
             }
             Register::AqCaps => {
-                let base = self.registers.aq_base.get();
+                let base = self.registers.aq_base;
                 let protocol = Protocol::of(self.version());
                 let ring = SubmissionRing::new(base, AqCaps::from_raw(value), protocol);
                 self.check_ring(host, register, value, base, ring.is_some());
                 self.admin.submission = ring;
             }
             Register::AcqCaps => {
-                let base = self.registers.acq_base.get();
+                let base = self.registers.acq_base;
                 self.admin.completion = self.event_ring(host, register, value, base);
             }
             Register::AenqCaps => {
-                let base = self.registers.aenq_base.get();
+                let base = self.registers.aenq_base;
                 let ring = self.event_ring(host, register, value, base);
                 self.aenq.configure(ring);
             }
@@ -114,9 +112,7 @@ impl Device {
                     Ok(Some(vector)) => host.interrupt(vector),
                 }
             }
-            _ => {
-                self.registers.write(register, value);
-            }
+            _ => self.registers.write(register, value),
         }
     }
 
@@ -201,7 +197,7 @@ impl Device {
     /// Answers a register read.
     fn read_register(&mut self, host: &mut dyn Host, now: Duration, value: u32) {
         let MmioRegRead { req_id, reg_off } = MmioRegRead::from_raw(value);
-        let address = self.registers.mmio_resp.get();
+        let address = self.registers.mmio_resp;
         if address == 0 {
             self.report(host, ProtocolError::NoResponseAddress { offset: reg_off });
             return;

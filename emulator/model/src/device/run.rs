@@ -8,9 +8,10 @@ use super::Device;
 use crate::Host;
 
 impl Device {
-    /// Whether the device has to be [run](Self::run) at once, because of a call by the transport.
+    /// Whether the device has to be [run](Self::run) at once, because of a call by the transport: for a fatal fault, or to set the
+    /// due times of late completions.
     pub fn is_urgent(&self) -> bool {
-        self.data.is_urgent()
+        self.data.fatal_fault.is_some() || self.data.late.has_fresh()
     }
 
     /// Performs the work that is due, and returns the time at which more will be due.
@@ -18,7 +19,7 @@ impl Device {
     /// The caller has to call this at that time, and after each other call with a time, which may have made work due earlier.
     pub fn run(&mut self, host: &mut dyn Host, now: Duration) -> Option<Duration> {
         self.data.errors.begin();
-        let fatal_fault = self.data.take_fatal_fault();
+        let fatal_fault = self.data.fatal_fault.take();
         self.apply(host, now, fatal_fault.as_deref());
         if !self.is_alive() {
             return self.stray(host, now);

@@ -49,10 +49,10 @@ impl Device {
     fn bases(&self) -> [(&'static str, u64); 4] {
         let registers = &self.registers;
         [
-            ("AQ_BASE", registers.aq_base.get()),
-            ("ACQ_BASE", registers.acq_base.get()),
-            ("AENQ_BASE", registers.aenq_base.get()),
-            ("MMIO_RESP", registers.mmio_resp.get()),
+            ("AQ_BASE", registers.aq_base),
+            ("ACQ_BASE", registers.acq_base),
+            ("AENQ_BASE", registers.aenq_base),
+            ("MMIO_RESP", registers.mmio_resp),
         ]
     }
 

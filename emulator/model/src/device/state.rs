@@ -4,13 +4,13 @@
 
 use std::collections::BTreeMap;
 
+use efa_hw::host_info::HostInfo;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Device;
 use crate::{
-    admin::queue::AdminState, program_error::ProgramErrors, resources::ResourceCounts, state::HostInfoState,
-    statistics::QpCounters, view,
+    admin::queue::AdminState, program_error::ProgramErrors, resources::ResourceCounts, statistics::QpCounters, view,
 };
 
 view! {
@@ -55,7 +55,7 @@ view! {
         /// Number of asynchronous events posted since the last reset or configuration of their queue.
         events: u64 = device.aenq.posted(),
         /// Number of armed event queues.
-        armed_eqs: usize = device.data.resources.eqs.armed(),
+        armed_eqs: usize = device.data.resources.eqs.iter().filter(|eq| eq.armed).count(),
         /// Total number of register reads.
         register_reads: u64 = device.register_reads,
         /// Number of writes to doorbells since the last reset.
@@ -70,14 +70,54 @@ view! {
         /// Numbers of program errors since the device was created.
         program_errors: ProgramErrors = device.data.errors.of_programs,
         /// Number of successful fast registrations since the device was created.
-        fast_regs: u64 = device.data.statistics.region_changes().0,
+        fast_regs: u64 = device.data.statistics.registrations,
         /// Number of successful fast invalidations since the device was created.
-        fast_invs: u64 = device.data.statistics.region_changes().1,
+        fast_invs: u64 = device.data.statistics.invalidations,
         /// Counters of the first queue pairs.
-        queue_pairs: Vec<QpCounters> = device.data.resources.qps.counters(),
+        queue_pairs: Vec<QpCounters> = device.data.resources.qps.table.first(|(qp, of)| QpCounters { qp, ..of.counted }),
         /// Number of fault rules, including exhausted ones.
         faults: usize = device.faults.len() + device.data.faults.len(),
         /// Total number of hits of fault rules.
         faults_hit: u64 = device.faults.hits() + device.data.faults.hits(),
     }
+}
+
+view! {
+    /// Description of its host that a driver writes.
+    HostInfoState from info: &HostInfo {
+        /// Release of the operating system.
+        os_dist: String = text(&info.os_dist),
+        /// The operating system; 0 is Linux.
+        os_type: u32 = info.os_type,
+        /// Version of the kernel as text.
+        kernel_version_text: String = text(&info.kernel_version_text),
+        /// Version of the kernel as Linux encodes it.
+        kernel_version: u32 = info.kernel_version,
+        /// Version of the driver.
+        driver_version: String = driver_version(info),
+        /// PCI address of the device in the host: bus, device and function.
+        bdf: String = format!("{:02x}:{:02x}.{}", info.bdf.bus, info.bdf.device, info.bdf.function),
+        /// Version of the interface that the driver was written to.
+        spec_version: String = format!("{}.{}", info.spec_version.major, info.spec_version.minor),
+        /// Whether the driver comes with the kernel.
+        intree: bool = info.flags.intree,
+        /// Whether the driver supports GPUDirect RDMA.
+        gdr: bool = info.flags.gdr,
+    }
+}
+
+fn driver_version(info: &HostInfo) -> String {
+    let driver = info.driver_version;
+    let module_type = match driver.module_type {
+        0 => String::new(),
+        letter => char::from(letter).to_string(),
+    };
+    let (major, minor, sub_minor) = (driver.major, driver.minor, driver.sub_minor);
+    format!("{major}.{minor}.{sub_minor}{module_type}")
+}
+
+/// The text before the first zero byte.
+fn text(bytes: &[u8]) -> String {
+    let mut parts = bytes.split(|byte| *byte == 0);
+    String::from_utf8_lossy(parts.next().unwrap_or_default()).into_owned()
 }

@@ -44,9 +44,9 @@ pub enum FailedReset {
 /// State of a device that has died and was not revived.
 #[derive(Debug)]
 pub(crate) struct Dead {
-    death: Death,
+    pub(crate) death: Death,
     /// Number of resets that it still takes to revive the device.
-    resets: u32,
+    pub(crate) resets: u32,
     pub(crate) strays: Strays,
 }
 
@@ -62,16 +62,6 @@ impl Dead {
         self.resets -= 1;
         self.strays.was_reset = true;
         (self.resets > 0).then_some(self.death.how)
-    }
-
-    /// Whether the device has reported its death.
-    pub(crate) fn is_reported(&self) -> bool {
-        !self.death.silent
-    }
-
-    /// Lets the next reset revive the device.
-    pub(crate) fn heal(&mut self) {
-        self.resets = 1;
     }
 }
 

@@ -20,24 +20,21 @@ pub enum StormError {
     Queue(#[from] QueueError),
 }
 
-/// Numbers of events still to post, by their kinds `K`, in the order of the requests.
-#[derive(Debug)]
-pub(crate) struct Storms<K>(VecDeque<(K, u64)>);
+/// A kind of asynchronous event, its group and syndrome; or of completion event, its event queue and completion queue.
+type Kind = (u16, u16);
 
-impl<K> Default for Storms<K> {
-    fn default() -> Self {
-        Self(VecDeque::new())
-    }
-}
+/// Numbers of events still to post, by their kinds, in the order of the requests.
+#[derive(Debug, Default)]
+pub(crate) struct Storms(VecDeque<(Kind, u64)>);
 
-impl<K: Copy + PartialEq> Storms<K> {
+impl Storms {
     /// Number of events still to post.
     pub(crate) fn left(&self) -> u64 {
         self.0.iter().fold(0, |sum, (_, left)| sum.saturating_add(*left))
     }
 
     /// Adds events of a kind.
-    pub(crate) fn add(&mut self, kind: K, count: u64) -> Result<(), StormError> {
+    pub(crate) fn add(&mut self, kind: Kind, count: u64) -> Result<(), StormError> {
         if let Some((_, left)) = self.0.iter_mut().find(|(other, _)| *other == kind) {
             *left = left.saturating_add(count);
         } else if self.0.len() < MAX_KINDS {
@@ -49,7 +46,7 @@ impl<K: Copy + PartialEq> Storms<K> {
     }
 
     /// Removes events of the first kind with room, and returns the kind and their number. `room` returns the room for a kind.
-    pub(crate) fn take(&mut self, mut room: impl FnMut(K) -> u64) -> Option<(K, u64)> {
+    pub(crate) fn take(&mut self, mut room: impl FnMut(Kind) -> u64) -> Option<(Kind, u64)> {
         self.0.retain(|(_, left)| *left > 0);
         self.0.iter_mut().find_map(|(kind, left)| {
             let count = room(*kind).min(*left);
@@ -59,22 +56,16 @@ impl<K: Copy + PartialEq> Storms<K> {
     }
 
     /// Drops the events of a kind.
-    pub(crate) fn end(&mut self, kind: K) {
+    pub(crate) fn end(&mut self, kind: Kind) {
         self.0.retain(|(other, _)| *other != kind);
     }
 }
 
-/// A kind of asynchronous event: its group and syndrome.
-type Kind = (u16, u16);
-
-/// A kind of completion event: its event queue and completion queue.
-type Notice = (u16, u16);
-
 /// All storms of a device.
 #[derive(Debug, Default)]
 pub(crate) struct AllStorms {
-    pub(crate) events: Storms<Kind>,
-    pub(crate) notices: Storms<Notice>,
+    pub(crate) events: Storms,
+    pub(crate) notices: Storms,
 }
 
 impl AllStorms {

@@ -68,23 +68,14 @@ impl Bars {
         (u64::from(self.max_qp) * self.llq_stride()).next_power_of_two().max(PAGE_SIZE)
     }
 
-    fn doorbell(&self, uar: u16, place: u64) -> u32 {
+    /// Offset of a doorbell in a user access region.
+    pub(crate) fn doorbell(&self, uar: u16, doorbell: Doorbell) -> u32 {
+        let place = match doorbell {
+            Doorbell::Sq(qp) => 2 * place_of(qp),
+            Doorbell::Rq(qp) => 2 * place_of(qp) + 1,
+            Doorbell::Cq(cq) => 2 * u64::from(self.max_qp) + place_of(cq),
+        };
         offset(place_of(uar) * self.uar_size() + place * DOORBELL_SIZE)
-    }
-
-    /// Doorbell of a queue pair's send queue.
-    pub(crate) fn sq_doorbell(&self, uar: u16, qp: u16) -> u32 {
-        self.doorbell(uar, 2 * place_of(qp))
-    }
-
-    /// Doorbell of a queue pair's receive queue.
-    pub(crate) fn rq_doorbell(&self, uar: u16, qp: u16) -> u32 {
-        self.doorbell(uar, 2 * place_of(qp) + 1)
-    }
-
-    /// Doorbell of a completion queue.
-    pub(crate) fn cq_doorbell(&self, uar: u16, cq: u16) -> u32 {
-        self.doorbell(uar, 2 * u64::from(self.max_qp) + place_of(cq))
     }
 
     /// Finds the doorbell at an offset. Returns its user access region and its queue.

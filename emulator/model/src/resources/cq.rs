@@ -15,7 +15,10 @@ use serde::Serialize;
 use super::{eq::Eqs, table::Table, uar::Uars};
 use crate::{
     Corruption, DmaError, Host, Queue, QueueError, ensure,
-    profile::{attributes::Attributes, bars::Bars},
+    profile::{
+        attributes::Attributes,
+        bars::{Bars, Doorbell},
+    },
     program_error::{ProgramError, Since},
     queue::Place,
     trace::TraceEvent,
@@ -25,7 +28,7 @@ use crate::{
 /// A completion queue.
 #[derive(Debug)]
 pub(crate) struct Cq {
-    uar: u16,
+    pub(crate) uar: u16,
     /// Event queue for its events, if any.
     eqn: Option<u16>,
     pub(super) place: Place,
@@ -36,7 +39,7 @@ pub(crate) struct Cq {
     /// Number of completions ever posted to each sub-queue, from which their entries and phases follow.
     posted: Vec<u32>,
     /// Whether completions have the addresses of peers that have no address handle.
-    pub(super) has_src_addr: bool,
+    pub(crate) has_src_addr: bool,
     /// Whether completions of send queues have request ids of 64 bits.
     pub(super) has_long_ids: bool,
     /// Whether the next completion raises an event.
@@ -68,10 +71,10 @@ view! {
 }
 
 impl Cq {
-    /// Posts a completion. Returns the event queue to notify, if any.
+    /// Posts a completion to a sub-queue. Returns the event queue to notify, if any.
     ///
     /// If the program polls too slowly, new completions overwrite the oldest: its queue is too small.
-    fn post(
+    pub(super) fn post(
         &mut self,
         host: &mut dyn Host,
         (number, sub_cq): (u16, u16),
@@ -112,7 +115,7 @@ impl Cq {
     ///
     /// A completion that an event has announced raises no other one, even if the program has not polled it yet. So a program that
     /// arms its queue before it polls, as in the manual of `ibv_get_cq_event`, gets one event for each.
-    fn ring(&mut self, value: u32) -> Option<u16> {
+    pub(crate) fn ring(&mut self, value: u32) -> Option<u16> {
         let doorbell = CqDb::from_raw(value);
         self.since_doorbell = 0;
         if !doorbell.arm {
@@ -134,7 +137,7 @@ impl Cq {
     }
 
     /// Returns an error if the consumer index of a doorbell shows that unread entries were overwritten.
-    fn overflow(&self, cq: u16, value: u32) -> Option<ProgramError> {
+    pub(crate) fn overflow(&self, cq: u16, value: u32) -> Option<ProgramError> {
         // CAST: the doorbell counts modulo 2^16.
         let unread = (self.all_posted() as u16).wrapping_sub(CqDb::from_raw(value).consumer_index);
         let (unread, depth) = (u32::from(unread), self.entries());
@@ -177,25 +180,6 @@ impl Cqs {
         (pick(send, 0), pick(recv, 1))
     }
 
-    /// Whether completions have the addresses of peers that have no address handle.
-    pub(crate) fn has_src_addr(&self, index: u16) -> bool {
-        self.get(index).is_ok_and(|cq| cq.has_src_addr)
-    }
-
-    /// Posts a completion to a completion queue of a queue pair. Returns the event queue to notify, if any.
-    pub(super) fn post(
-        &mut self,
-        host: &mut dyn Host,
-        (index, sub_cq): (u16, u16),
-        completion: Cdesc,
-        corrupt: &[Corruption],
-    ) -> Result<Option<u16>, DmaError> {
-        match self.get_mut(index) {
-            Ok(cq) => cq.post(host, (index, sub_cq), completion, corrupt),
-            Err(_) => Ok(None),
-        }
-    }
-
     /// Records a doorbell of a work queue that uses this completion queue, as a sign that the program is alive.
     pub(crate) fn note_doorbell(&mut self, index: u16) {
         if let Ok(cq) = self.get_mut(index) {
@@ -212,18 +196,6 @@ impl Cqs {
         let since = Since::Doorbell;
         // Reported only once.
         (unread == depth + 1).then_some(ProgramError::CqOverflow { cq: index, depth, unread, since })
-    }
-
-    /// Returns the error of a write to the doorbell of a queue, if any.
-    pub(crate) fn overflow(&self, index: u16, value: u32) -> Option<ProgramError> {
-        self.get(index).ok()?.overflow(index, value)
-    }
-
-    /// Handles a write to the doorbell of a queue in a user access region. Returns the event queue to notify at once, if any.
-    pub(crate) fn ring(&mut self, uar: u16, index: u16, value: u32) -> Result<Option<u16>, Status> {
-        let cq = self.get_mut(index)?;
-        ensure(cq.uar == uar, Status::IllegalParameter)?;
-        Ok(cq.ring(value))
     }
 
     pub(crate) fn create(
@@ -283,7 +255,7 @@ impl Cqs {
         Ok(CreateCqResponse {
             cq_idx,
             sub_cq_actual_depth: command.sub_cq_depth,
-            db_offset: if db_valid { bars.cq_doorbell(command.uar, cq_idx) } else { 0 },
+            db_offset: if db_valid { bars.doorbell(command.uar, Doorbell::Cq(cq_idx)) } else { 0 },
             flags: CreateCqResponseFlags { db_valid },
         })
     }

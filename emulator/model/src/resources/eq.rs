@@ -27,7 +27,7 @@ use crate::{
 pub(crate) struct Eq {
     pub(super) place: Place,
     vector: u16,
-    armed: bool,
+    pub(crate) armed: bool,
     /// Number of events ever posted, from which entry and phase of the next follow.
     posted: u32,
     /// Whether the interrupt for an event is pending until the driver arms the queue.
@@ -119,11 +119,6 @@ impl Eqs {
             eq.post(host, cqn)?;
         }
         Ok(eq.announce())
-    }
-
-    /// Returns the number of armed event queues.
-    pub(crate) fn armed(&self) -> usize {
-        self.iter().filter(|eq| eq.armed).count()
     }
 
     pub(crate) fn create(

@@ -39,13 +39,13 @@ pub(crate) struct Mr {
     length: u64,
     permissions: RegMrPermissions,
     /// Whether its addresses are bus addresses.
-    physical: bool,
+    pub(super) physical: bool,
     /// Whether it gets its pages by work requests.
-    fast: bool,
+    pub(super) fast: bool,
     /// Size of each page, as a power of two.
     page_shift: u8,
     /// Its pages; none for a physical region, or one without memory.
-    pages: PageRuns,
+    pub(super) pages: PageRuns,
     /// Limit on its pages, which counts against the limit on pages of all regions.
     capacity: u64,
 }
@@ -79,16 +79,6 @@ view! {
 }
 
 impl Mr {
-    /// Whether it gets its pages by work requests.
-    pub(super) fn is_fast(&self) -> bool {
-        self.fast
-    }
-
-    /// Whether its addresses are bus addresses.
-    pub(super) fn is_physical(&self) -> bool {
-        self.physical
-    }
-
     /// Whether work requests can use it.
     pub(super) fn has_memory(&self) -> bool {
         self.length > 0
@@ -143,16 +133,6 @@ impl Mrs {
     pub(super) fn end(&mut self) {
         self.table.end();
         self.total_pages = 0;
-    }
-
-    /// Returns the number of regions of some kind.
-    pub(super) fn count(&self, kind: impl Fn(&Mr) -> bool) -> usize {
-        self.table.iter().filter(|mr| kind(mr)).count()
-    }
-
-    /// Returns the number of pages of all regions.
-    pub(crate) fn known_pages(&self) -> usize {
-        self.table.iter().map(|mr| mr.pages.len() as usize).sum()
     }
 
     /// The region that a local or remote key belongs to.

@@ -15,7 +15,7 @@ use crate::profile::attributes::Attributes;
 pub(crate) struct Pd {
     /// Whether its queue pairs may change memory regions. It is set when the driver creates a region in it that programs can't
     /// have. The interface has no other sign that a protection domain belongs to the kernel.
-    privileged: bool,
+    pub(super) privileged: bool,
 }
 
 /// All protection domains.
@@ -41,10 +41,5 @@ impl Pds {
 
     pub(crate) fn is_privileged(&self, number: u16) -> bool {
         self.get(number).is_ok_and(|pd| pd.privileged)
-    }
-
-    /// Returns the number of privileged domains.
-    pub(super) fn privileged(&self) -> usize {
-        self.iter().filter(|pd| pd.privileged).count()
     }
 }

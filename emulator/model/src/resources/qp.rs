@@ -25,7 +25,10 @@ use super::{
 };
 use crate::{
     QpCounters, WorkQueue, ensure,
-    profile::{attributes::Attributes, bars::Bars},
+    profile::{
+        attributes::Attributes,
+        bars::{Bars, Doorbell},
+    },
     queue::Place,
     view,
 };
@@ -135,12 +138,6 @@ view! {
 }
 
 impl Qps {
-    /// Returns the counters of the first queue pairs.
-    pub(crate) fn counters(&self) -> Vec<QpCounters> {
-        let counters = |(qp, of): (u16, &Qp)| QpCounters { qp, ..of.counted };
-        self.table.first(counters)
-    }
-
     /// Returns a queue pair and the id of its work request that uses the memory region with a local key. This only finds programs'
     /// errors, so that the search ends after [`SEARCHED`] work requests: each deregistration does it.
     pub(crate) fn user_of(&self, lkey: u32) -> Option<(u16, u16)> {
@@ -290,8 +287,8 @@ impl Qps {
             qp_num,
             send_sub_cq_idx,
             recv_sub_cq_idx,
-            sq_db_offset: bars.sq_doorbell(command.uar, qp_num),
-            rq_db_offset: bars.rq_doorbell(command.uar, qp_num),
+            sq_db_offset: bars.doorbell(command.uar, Doorbell::Sq(qp_num)),
+            rq_db_offset: bars.doorbell(command.uar, Doorbell::Rq(qp_num)),
             llq_descriptors_offset: llq,
         })
     }

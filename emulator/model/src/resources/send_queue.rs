@@ -129,10 +129,6 @@ pub(crate) enum Data {
     Inline(Box<[u8]>),
 }
 
-/// Error: more work requests are posted than the ring has room for.
-#[derive(Debug)]
-pub(crate) struct Overrun;
-
 impl SendQueue {
     pub(crate) fn new(ring: u32, size: u32, depth: u32) -> Self {
         Self {
@@ -159,11 +155,11 @@ impl SendQueue {
         *self = Self { next: self.next, ..Self::new(self.ring, self.wqe_size * self.depth, self.depth) };
     }
 
-    /// Sets the number of posted work requests, and records the time of the new ones.
-    pub(crate) fn ring(&mut self, now: Option<Duration>, produced: u16) -> Result<(), Overrun> {
+    /// Sets the number of posted work requests, and records the time of the new ones. Returns whether the ring has room for them.
+    pub(crate) fn ring(&mut self, now: Option<Duration>, produced: u16) -> bool {
         let news = usize::from(produced.wrapping_sub(self.fetched));
         if news + self.outstanding.len() > self.depth as usize {
-            return Err(Overrun);
+            return false;
         }
         // The check above bounds this loop by the size of the ring.
         let now = now.map_or(0, nanos);
@@ -174,7 +170,7 @@ impl SendQueue {
             }
         }
         self.produced = produced;
-        Ok(())
+        true
     }
 
     /// Fetches the next work request of the queue pair, if there is one.
