@@ -11,11 +11,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use efa_vfio::attempt;
 use parking_lot::{Condvar, Mutex};
 use rustix::net::{Shutdown, shutdown};
-
-/// Pause after a failed accept(), for example without free descriptors, until another client disconnects.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// Time for a disconnected client to free its place. Its thread only has to notice the shutdown.
 const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -121,7 +119,7 @@ impl<S> Drop for Place<S> {
 pub(crate) fn serve_all<S: AsFd + Send + Sync + 'static>(
     name: &'static str,
     most: usize,
-    accept: impl Fn() -> io::Result<S>,
+    mut accept: impl FnMut() -> io::Result<S>,
     serve: impl Fn(&S, &Place<S>) + Clone + Send + 'static,
 ) -> ! {
     let places = Arc::new(Places {
@@ -130,36 +128,22 @@ pub(crate) fn serve_all<S: AsFd + Send + Sync + 'static>(
         state: Mutex::new(State { next: 0, clients: BTreeMap::new() }),
         left: Condvar::new(),
     });
-    let mut failing = false;
     loop {
-        let stream = match accept() {
-            Ok(stream) => Arc::new(stream),
-            Err(error) => {
-                if !failing {
-                    tracing::warn!(%error, name, "accept() failed; retrying");
-                }
-                failing = true;
-                thread::sleep(PAUSE);
-                continue;
-            }
-        };
-        failing = false;
+        let stream = Arc::new(efa_vfio::accept(name, &mut accept));
         let Some(place) = places.take(&stream) else {
             tracing::warn!(name, most, "connection refused: too many clients; close one");
             continue;
         };
         let serve = serve.clone();
         let thread = thread::Builder::new().name(name.to_owned());
-        let started = thread.spawn(move || {
+        let work = move || {
             serve(&stream, &place);
             // Dropped first: the client that gets the place needs the descriptor, too.
             drop(stream);
             drop(place);
-        });
-        if let Err(error) = started {
-            tracing::warn!(%error, name, "connection refused: cannot start a thread");
-            thread::sleep(PAUSE);
-        }
+        };
+        // If no thread can be started, the client is disconnected.
+        let _ = attempt(name, || thread.spawn(work));
     }
 }
 

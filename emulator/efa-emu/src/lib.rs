@@ -166,7 +166,7 @@ fn emulate(args: &Args) -> Result<(), String> {
     for device in emulator.devices() {
         let listener = sockets.listen(&device.socket)?;
         let function = Arc::clone(&device.function);
-        servers.push(Server::new(listener, function, Limits::default()).with_memory(allowed));
+        servers.push(Server::new(listener, function, Limits::default(), allowed));
     }
     let listener = args.listen.as_deref().map(bind).transpose()?;
     let metrics = args.metrics.as_deref().map(bind).transpose()?;

@@ -31,7 +31,7 @@ use efa_testing::{
     machine::End,
     qp::{self, Qp, Send},
 };
-use efa_vfio::{Function, Limits, Runtime, Server, listen};
+use efa_vfio::{Allowed, Function, Limits, Runtime, Server, listen};
 use serde_json::{Map, Value, json};
 
 /// Duration of each measurement.
@@ -102,8 +102,7 @@ struct Pair {
 impl Pair {
     fn new(sockets: &[PathBuf], first: usize) -> Self {
         IS_CLIENT.set(true);
-        let [mut from, mut to] = [first, first + 1].map(|device| End::new(&sockets[device], QpType::Srd));
-        End::introduce(&mut from, &mut to);
+        let [from, to] = End::pair([first, first + 1].map(|device| sockets[device].clone()), QpType::Srd);
         Self { from, to }
     }
 
@@ -164,7 +163,7 @@ fn start(folder: &tempfile::TempDir, devices: u32) -> Vec<PathBuf> {
         let path = folder.path().join(format!("efa{number}"));
         let (listener, _) = listen(&path).expect("a socket");
         let function = Arc::new(function.expect("a function"));
-        let server = Server::new(listener, function, Limits::default());
+        let server = Server::new(listener, function, Limits::default(), Allowed::Memory);
         thread::spawn(move || server.run());
         path
     };

@@ -22,7 +22,7 @@ const WORD: usize = size_of::<u64>();
 #[derive(Debug, Default)]
 pub(crate) struct Extents {
     // Nearly always one piece, as contiguous pieces are joined.
-    pieces: SmallVec<[Extent; 1]>,
+    pub(crate) pieces: SmallVec<[Extent; 1]>,
     length: usize,
     // First bus address, for errors.
     address: u64,
@@ -30,7 +30,7 @@ pub(crate) struct Extents {
 
 /// A part of one mapping.
 #[derive(Clone, Debug)]
-struct Extent {
+pub(crate) struct Extent {
     memory: Arc<Memory>,
     offset: usize,
     length: usize,
@@ -72,12 +72,6 @@ impl Extents {
             rest = later;
         }
         Ok(())
-    }
-
-    /// Returns the number of pieces in which the memory is copied.
-    #[cfg(test)]
-    pub(crate) fn pieces(&self) -> usize {
-        self.pieces.len()
     }
 
     fn error(&self) -> DmaError {

@@ -120,13 +120,13 @@ impl Function {
             let llq = Llq::new(self.bars.size(Bar::Llq))?;
             let waker = Arc::new(Waker::new()?);
             let (vmm, previous) = self.runtime.with(self.port, |device, link, _| {
-                let served = link.serve_next(llq, Arc::clone(&waker));
+                let previous = link.serve(Some((llq, Arc::clone(&waker))));
                 device.plug(link);
                 device.power_on(link);
-                served
+                (link.vmm, previous)
             });
             drop(previous);
-            return Ok((vmm, waker));
+            return vmm.map(|vmm| (vmm, waker)).ok_or_else(|| io::ErrorKind::NotConnected.into());
         }
         Err(io::ErrorKind::NotConnected.into())
     }
@@ -134,7 +134,7 @@ impl Function {
     /// Takes the function from a VMM and discards the state of its guest.
     pub(crate) fn release(&self, vmm: VmmId) {
         let previous = self.of(vmm, |device, link, _| {
-            let previous = link.vacate();
+            let previous = link.serve(None);
             device.power_on(link);
             previous
         });

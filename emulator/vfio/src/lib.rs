@@ -31,5 +31,5 @@ pub use memory::{Allowed, MAX_BYTES, MAX_FILES};
 pub use runtime::Runtime;
 pub use server::{Server, descriptors};
 pub use slot::Observer;
-pub use socket::{Socket, listen};
+pub use socket::{Socket, accept, attempt, listen};
 pub use vfio_user::Limits;

@@ -12,7 +12,7 @@ use std::{
     },
     sync::Arc,
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use efa_model::Device;
@@ -35,7 +35,7 @@ use crate::{
     memory::{Allowed, Files, Shareable},
     msix::Waker,
     slot::{Slot, VmmId},
-    socket::{Bursts, Persistence},
+    socket::{accept, attempt},
 };
 
 /// Limit on the VMMs that wait for a function or have sent nothing: each takes a descriptor and a thread. One more
@@ -61,23 +61,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Creates a server of `function`, for VMMs that connect to `listener` and keep to `limits`.
-    pub fn new(listener: UnixListener, function: Arc<Function>, limits: Limits) -> Self {
+    /// Creates a server of `function`, for VMMs that connect to `listener`, keep to `limits` and share `allowed` kinds of files.
+    pub fn new(listener: UnixListener, function: Arc<Function>, limits: Limits, allowed: Allowed) -> Self {
         let device = vfio_user::Device { regions: regions(function.bars), irqs: irqs(function.msix_vectors) };
-        Self {
-            listener,
-            function,
-            device: Arc::new(device),
-            waiting: Arc::default(),
-            limits,
-            allowed: Allowed::default(),
-        }
-    }
-
-    /// Sets the kinds of files that VMMs may share.
-    #[must_use]
-    pub fn with_memory(self, allowed: Allowed) -> Self {
-        Self { allowed, ..self }
+        Self { listener, function, device: Arc::new(device), waiting: Arc::default(), limits, allowed }
     }
 
     /// Serves VMMs. A VMM that connects gets the function when no other VMM has it, or when it was unplugged from the other
@@ -86,17 +73,15 @@ impl Server {
     /// It needs a thread of its own, and starts one for each VMM.
     pub fn run(&self) -> ! {
         let name = thread::current().name().unwrap_or("VMM").to_owned();
-        let mut persistence = Persistence::new("cannot serve another VMM");
         loop {
-            let (stream, _) = persistence.persist(|| self.listener.accept());
+            let (stream, _) = accept("VMM", || self.listener.accept());
             let stream = Arc::new(stream);
             let place = Place::take(&self.waiting, &stream);
             let (function, device) = (Arc::clone(&self.function), Arc::clone(&self.device));
             let (limits, allowed) = (self.limits, self.allowed);
             let thread = thread::Builder::new().name(name.clone());
             // If no thread can be started, the VMM is disconnected.
-            let _ =
-                persistence.attempt(|| thread.spawn(move || serve(&stream, &device, function, place, limits, allowed)));
+            let _ = attempt("VMM", || thread.spawn(move || serve(&stream, &device, function, place, limits, allowed)));
         }
     }
 }
@@ -106,8 +91,6 @@ impl Server {
 struct Waiting {
     state: Mutex<WaitingState>,
     fewer: Condvar,
-    /// Limit on warnings about connections that have ended with an error.
-    bursts: Mutex<Bursts>,
 }
 
 #[derive(Default)]
@@ -190,14 +173,10 @@ fn serve(
     limits: Limits,
     allowed: Allowed,
 ) {
-    let waiting = Arc::clone(&place.waiting);
     let mut backend = Backend { stream, function, vmm: None, place: Some(place), allowed };
     match vfio_user::serve(stream, device, &mut backend, limits) {
         Ok(()) => tracing::info!("the VMM has disconnected"),
-        Err(error) if waiting.bursts.lock().begins(Instant::now()) => {
-            tracing::warn!(%error, "the connection to the VMM has ended");
-        }
-        Err(error) => tracing::debug!(%error, "the connection to the VMM has ended"),
+        Err(error) => tracing::warn!(%error, "the connection to the VMM has ended"),
     }
 }
 

@@ -166,21 +166,12 @@ impl Slot {
         self.llq.as_ref()?.slice(offset, length)
     }
 
-    /// Gives the function to a new VMM, with this memory of the device, and discards the state of the previous one. Interrupts
-    /// wake its thread.
-    pub(crate) fn serve_next(&mut self, llq: Llq, waker: Arc<Waker>) -> (VmmId, Previous) {
-        self.vmms += 1;
-        let vmm = VmmId(self.vmms);
-        (vmm, self.serve(Some(vmm), Some(Arc::new(llq)), Some(waker)))
-    }
-
-    /// Takes the function from its VMM, and discards the state of that VMM.
-    pub(crate) fn vacate(&mut self) -> Previous {
-        self.serve(None, None, None)
-    }
-
-    fn serve(&mut self, vmm: Option<VmmId>, llq: Option<Arc<Llq>>, waker: Option<Arc<Waker>>) -> Previous {
-        self.vmm = vmm;
+    /// Gives the function to a new VMM, with this memory of the device and what interrupts wake, or to none. Discards the state of
+    /// the previous VMM.
+    pub(crate) fn serve(&mut self, next: Option<(Llq, Arc<Waker>)>) -> Previous {
+        self.vmms += u64::from(next.is_some());
+        self.vmm = next.is_some().then_some(VmmId(self.vmms));
+        let (llq, waker) = next.unzip();
         self.unmap_all();
         self.config.reset();
         self.unclean = None;
@@ -188,7 +179,7 @@ impl Slot {
         let files = Arc::new(Mutex::new(Files::new(most, most_bytes)));
         Previous {
             _files: mem::replace(&mut self.files, files),
-            _llq: mem::replace(&mut self.llq, llq),
+            _llq: mem::replace(&mut self.llq, llq.map(Arc::new)),
             _eventfds: self.vectors.serve(waker),
         }
     }

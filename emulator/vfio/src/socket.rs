@@ -12,7 +12,7 @@ use std::{
     },
     path::{Path, PathBuf},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use rustix::{
@@ -102,7 +102,7 @@ fn replace(path: &Path) -> io::Result<UnixListener> {
         Ok(metadata) if !metadata.file_type().is_socket() => {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the path is not a socket"));
         }
-        Ok(_) => match attempt(path) {
+        Ok(_) => match try_connect(path) {
             // A listener exists. Its backlog is full in the latter case.
             Ok(()) | Err(Errno::AGAIN) => return Err(in_use()),
             // The socket has no listener. Other failures do not prove that.
@@ -117,7 +117,7 @@ fn replace(path: &Path) -> io::Result<UnixListener> {
 }
 
 /// Connects, without waiting for the listener.
-fn attempt(path: &Path) -> Result<(), Errno> {
+fn try_connect(path: &Path) -> Result<(), Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     connect(&socket, &SocketAddrUnix::new(path)?)
@@ -127,57 +127,24 @@ fn in_use() -> io::Error {
     io::Error::new(io::ErrorKind::AddrInUse, "another program listens there already")
 }
 
-/// Delay before the retry of an operation that has failed, usually for lack of descriptors, memory or threads.
+/// Pause after a failure, usually for lack of descriptors, memory or threads.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Events belong to the same burst if less time than this passes between them.
-const BURST: Duration = Duration::from_secs(10);
-
-/// Limit on messages: one is logged per burst, however often its cause recurs.
-#[derive(Debug, Default)]
-pub(crate) struct Bursts(Option<Instant>);
-
-impl Bursts {
-    /// Records an event. Returns whether it begins a burst, and so should be logged.
-    pub(crate) fn begins(&mut self, now: Instant) -> bool {
-        let last = self.0.replace(now);
-        last.is_none_or(|last| now.duration_since(last) >= BURST)
-    }
+/// Takes a step that a new `client` needs. After a failure, it is logged, and the caller pauses. The log has to be limited: what
+/// is lacking may lack for long.
+pub fn attempt<T>(client: &str, step: impl FnOnce() -> io::Result<T>) -> Option<T> {
+    let taken = step().inspect_err(|error| {
+        tracing::warn!(%error, "cannot serve another {client}");
+        thread::sleep(PAUSE);
+    });
+    taken.ok()
 }
 
-/// Retries of operations that may fail, as `accept` does for lack of descriptors or when the client has disconnected already.
-#[derive(Debug)]
-pub(crate) struct Persistence {
-    what: &'static str,
-    failures: Bursts,
-}
-
-impl Persistence {
-    /// `what` is the message that is logged for failures.
-    pub(crate) fn new(what: &'static str) -> Self {
-        Self { what, failures: Bursts::default() }
-    }
-
-    /// Tries until it succeeds, with a pause after each failure.
-    pub(crate) fn persist<T>(&mut self, mut attempt: impl FnMut() -> io::Result<T>) -> T {
-        loop {
-            if let Some(result) = self.attempt(&mut attempt) {
-                return result;
-            }
-        }
-    }
-
-    /// Tries once, with a pause after a failure.
-    pub(crate) fn attempt<T>(&mut self, attempt: impl FnOnce() -> io::Result<T>) -> Option<T> {
-        match attempt() {
-            Ok(result) => Some(result),
-            Err(error) => {
-                if self.failures.begins(Instant::now()) {
-                    tracing::warn!(%error, "{}", self.what);
-                }
-                thread::sleep(PAUSE);
-                None
-            }
+/// Accepts a `client`. Retries when that fails, as for lack of descriptors or when the client has disconnected already.
+pub fn accept<T>(client: &str, mut accept: impl FnMut() -> io::Result<T>) -> T {
+    loop {
+        if let Some(stream) = attempt(client, &mut accept) {
+            return stream;
         }
     }
 }
@@ -212,14 +179,6 @@ mod tests {
         drop(listen(&path).unwrap());
         assert!(path.exists());
         let _listener = listen(&path).unwrap();
-        UnixStream::connect(&path).unwrap();
-    }
-
-    #[test]
-    fn a_socket_in_use_is_left_alone() {
-        let (_folder, path) = place();
-        let _listener = listen(&path).unwrap();
-        is_in_use(&path);
         UnixStream::connect(&path).unwrap();
     }
 
@@ -280,22 +239,11 @@ mod tests {
 
     #[test]
     fn failures_are_retried() {
-        let mut persistence = Persistence::new("cannot");
         let mut errors = [24, 103, 24].into_iter();
-        let result = persistence.persist(|| match errors.next() {
+        let result = accept("client", || match errors.next() {
             Some(errno) => Err(io::Error::from_raw_os_error(errno)),
             None => Ok(7),
         });
         assert_eq!(result, 7);
-    }
-
-    #[test]
-    fn a_burst_is_logged_once() {
-        let now = Instant::now();
-        let mut failures = Bursts::default();
-        assert!(failures.begins(now));
-        assert!(!failures.begins(now + BURST / 2));
-        assert!(!failures.begins(now + BURST));
-        assert!(failures.begins(now + 2 * BURST));
     }
 }

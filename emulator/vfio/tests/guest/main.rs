@@ -27,7 +27,7 @@ use efa_testing::{
     machine::{BASE, MEMORY_AND_BUS_MASTER, Machine as Guest, Ram},
     wait::{patience, wait_until},
 };
-use efa_vfio::{Bar, Function, Limits, Runtime, Server, listen};
+use efa_vfio::{Allowed, Bar, Function, Limits, Runtime, Server, listen};
 use proptest::{collection::vec, prelude::*, sample::select};
 use rustix::event::{EventfdFlags, eventfd};
 use tempfile::TempDir;
@@ -69,7 +69,7 @@ impl Machine {
         let runtime = Arc::new(Runtime::new(Settings::default(), 1, Instant::now()));
         let function = Arc::new(Function::new(&runtime, config, missing, tracer).unwrap());
         let (listener, _) = listen(&folder.path().join("socket")).unwrap();
-        let server = Server::new(listener, Arc::clone(&function), limits);
+        let server = Server::new(listener, Arc::clone(&function), limits, Allowed::Memory);
         thread::spawn(move || server.run());
         thread::spawn(move || runtime.work());
         Self { folder, function, trace }
@@ -200,10 +200,11 @@ impl Interrupt {
 }
 
 /// An arbitrary write, but most often to a register and with a value that has an effect.
-fn any_write() -> impl Strategy<Value = (u32, u64, u32)> {
+fn any_write() -> impl Strategy<Value = (u32, u64, Vec<u8>)> {
     let register = select(Register::ALL).prop_map(|register| u64::from(u16::from(register)));
     let region = prop_oneof![
         8 => Just(VFIO_PCI_BAR0_REGION_INDEX),
+        1 => Just(LLQ),
         1 => Just(VFIO_PCI_BAR4_REGION_INDEX),
         1 => Just(VFIO_PCI_CONFIG_REGION_INDEX),
     ];
@@ -214,7 +215,9 @@ fn any_write() -> impl Strategy<Value = (u32, u64, u32)> {
         2 => 0..64_u32,
         1 => any::<u32>(),
     ];
-    (region, offset, value)
+    let length = prop_oneof![8 => Just(4), 1 => 1..9_usize];
+    let data = (value, length).prop_map(|(value, length)| value.to_le_bytes().repeat(2)[..length].to_vec());
+    (region, offset, data)
 }
 
 proptest! {
@@ -230,9 +233,10 @@ proptest! {
         for page in 0..4 {
             guest.world.store(BASE + page * PAGE, &memory);
         }
-        for (region, offset, value) in writes {
-            // A write outside of its region fails.
-            let _ = guest.device.client.region_write(region, offset, &value.to_le_bytes());
+        for (region, offset, mut data) in writes {
+            // Accesses outside of their region fail.
+            let _ = guest.device.client.region_write(region, offset, &data);
+            let _ = guest.device.client.region_read(region, offset, &mut data);
         }
         drop(guest);
         // The next guest finds a device that works.
