@@ -173,9 +173,11 @@ impl DeviceSpec {
                 "socket" => self.socket = PathBuf::from(value),
                 "profile" => self.profile = profile(value)?,
                 "msix" => self.vectors = Some(vectors(value)?),
-                "number" => self.number = Some(number(value)?),
+                "number" => self.number = Some(value.parse().map_err(|error| format!("number is `{value}`: {error}"))?),
                 "memory" => self.memory = Some(size(value)?),
-                "strict" => self.overrides.merge(strict(value)?),
+                // Checks that real devices are only guessed to make.
+                "strict" if value == "guesses" => self.overrides.merge(Overrides::guesses()),
+                "strict" => return Err(format!("strict is `{value}`, but it must be guesses")),
                 "missing-bar" => self.missing_bar = Some(bar(value)?),
                 _ => self.overrides.merge(one_override(key, value)?),
             }
@@ -287,22 +289,9 @@ fn profile(name: &str) -> Result<Profile, String> {
     serde_json::from_value(name.into()).map_err(|error| format!("no such profile: {error}"))
 }
 
-fn number(value: &str) -> Result<u32, String> {
-    let number = value.parse();
-    number.map_err(|error| format!("number is `{value}`: {error}"))
-}
-
 fn vectors(value: &str) -> Result<u16, String> {
     let vectors = value.parse().ok().filter(|vectors| (1..=MAX_MSIX_VECTORS).contains(vectors));
     vectors.ok_or_else(|| format!("msix is `{value}`, but a device has 1 to {MAX_MSIX_VECTORS} vectors"))
-}
-
-/// Returns overrides for checks that real devices are only guessed to make.
-fn strict(value: &str) -> Result<Overrides, String> {
-    match value {
-        "guesses" => Ok(Overrides::guesses()),
-        _ => Err(format!("strict is `{value}`, but it must be guesses")),
-    }
 }
 
 fn bar(name: &str) -> Result<Bar, String> {

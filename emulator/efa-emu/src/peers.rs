@@ -122,7 +122,9 @@ impl Peers {
             return Ok(());
         };
         let session = self.runtime.fabric().session(program, &devices);
-        let Some(offered) = offer(&mut reader, &mut writer, session.number)? else {
+        write(&mut writer, &session.number)?;
+        writer.flush()?;
+        let Some(offered) = read(&mut reader)? else {
             return Ok(());
         };
         reader.get_mut().lift(SILENCE)?;
@@ -190,13 +192,6 @@ pub fn greet(
         )));
     }
     Ok(Some((program, devices)))
-}
-
-/// Exchanges the numbers of sessions. Returns the other emulator's, or `None` if it has closed the connection.
-fn offer(reader: &mut impl Read, writer: &mut impl Write, session: u64) -> io::Result<Option<u64>> {
-    write(writer, &session)?;
-    writer.flush()?;
-    read(reader)
 }
 
 /// Receives packets from an emulator until it closes the connection.

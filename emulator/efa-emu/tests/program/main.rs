@@ -36,10 +36,3 @@ fn run(command: &mut Command) -> Output {
     });
     Output { status, stdout, stderr }
 }
-
-/// Runs a program that fails with an exit code. Returns its standard error.
-fn failure(code: &str, command: &mut Command) -> String {
-    let output = run(command);
-    assert_eq!(output.status.code(), code.parse().ok(), "{output:?}");
-    String::from_utf8(output.stderr).unwrap()
-}
