@@ -46,8 +46,8 @@ enum Rest<M> {
     All,
     /// The payload was copied, or the copy failed. The receiver has to process the result.
     Report(Placement<M>, Written),
-    /// The payload could not be copied.
-    Unplaced(Unplaced),
+    /// The payload was not copied, as its location is stale.
+    Again,
 }
 
 impl<G: Guest> Transfer<'_, G> {
@@ -106,11 +106,7 @@ impl<G: Guest> Transfer<'_, G> {
                     let remembered = remembered.clone();
                     return self.postpone(Copied { packet, header, remembered, placement, written });
                 }
-                Rest::Unplaced(Unplaced::Busy) => {}
-                Rest::Unplaced(unplaced) => {
-                    self.fail(data, unplaced, woken);
-                    break;
-                }
+                Rest::Again => {}
             }
         }
         Delivered::Done
@@ -125,13 +121,9 @@ impl<G: Guest> Transfer<'_, G> {
         let part = Part { from: packet.from, data, header: &header, remembered: &remembered };
         match self.report(&packet, part, (placement, written), woken) {
             Rest::Nothing => Delivered::Done,
-            Rest::All | Rest::Unplaced(Unplaced::Busy) => Delivered::Later(packet),
+            Rest::All | Rest::Again => Delivered::Later(packet),
             Rest::Report(placement, written) => {
                 self.postpone(Copied { packet, header, remembered, placement, written })
-            }
-            Rest::Unplaced(unplaced) => {
-                self.fail(data, unplaced, woken);
-                Delivered::Done
             }
         }
     }
@@ -179,7 +171,7 @@ impl<G: Guest> Transfer<'_, G> {
         });
         match processed {
             Some(()) => self.wire.wake(to, woken),
-            None => self.wire.arrive(packet, woken),
+            None => self.wire.arrive(to, packet, woken),
         }
     }
 
@@ -246,7 +238,12 @@ impl<G: Guest> Transfer<'_, G> {
             Ok(written) => written,
             Err(unplaced) => {
                 state.not_placed(placement);
-                return Rest::Unplaced(unplaced);
+                drop(state);
+                if unplaced == Unplaced::Busy {
+                    return Rest::Again;
+                }
+                self.fail(part.data, unplaced, woken);
+                return Rest::Nothing;
             }
         };
         let received = state.placed(self.now, self.wire, part, placement, written);
@@ -304,7 +301,7 @@ pub(crate) fn pass<G: Guest>(
             if let Some(permit) = permit {
                 let carried = Carried { header, payload, permit, remembered: sender.remembered.clone() };
                 let body = Body::Data(data, Origin::Program(Box::new(carried)));
-                wire.arrive(Packet { body, ..packet }, woken);
+                wire.arrive(packet.to, Packet { body, ..packet }, woken);
             }
             Delivered::Done
         }

@@ -253,7 +253,7 @@ impl<G: Guest> Fabric<G> {
             }
             for _ in 0..TURN {
                 match self.wire.network.receive(now) {
-                    Some(packet) => self.wire.arrive(packet, &mut woken),
+                    Some(packet) => self.wire.arrive(packet.to, packet, &mut woken),
                     None => break,
                 }
             }
@@ -370,7 +370,7 @@ impl<G: Guest> Fabric<G> {
         };
         let packet = Packet { from: peer.port, to, path: frame.path, body };
         let mut woken = Woken::new();
-        self.wire.arrive(packet, &mut woken);
+        self.wire.arrive(packet.to, packet, &mut woken);
         self.wire.schedule.leave(&mut woken);
         self.run(now, budget);
     }

@@ -2,7 +2,6 @@
 
 //! Packets of the network.
 
-use efa_hw::io::CompStatus;
 use efa_model::QpId;
 use serde::{Deserialize, Serialize};
 
@@ -136,7 +135,7 @@ pub(crate) enum Subject {
     },
     /// Response to a read, with the data.
     Response { reader: Reader },
-    /// Failure of a read, with its [`CompStatus`].
+    /// Failure of a read, with its [`CompStatus`](efa_hw::io::CompStatus).
     Failure { reader: Reader, status: u8 },
 }
 
@@ -162,14 +161,8 @@ pub(crate) enum Verdict {
     Delivered,
     /// The receiver has no receive work request.
     NotReady,
-    /// The message has failed, with this [`CompStatus`].
+    /// The message has failed, with this [`CompStatus`](efa_hw::io::CompStatus).
     Failed(u8),
-}
-
-impl Verdict {
-    pub(crate) fn failed(status: CompStatus) -> Self {
-        Self::Failed(status.into())
-    }
 }
 
 /// An unreliable datagram.

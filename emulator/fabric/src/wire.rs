@@ -237,7 +237,7 @@ impl Wire {
             let arrived;
             (left, arrived) = self.network.send(now, ends, packet.path, load, packet)?;
             if let Some(packet) = arrived {
-                self.arrive(packet, woken);
+                self.arrive(packet.to, packet, woken);
             }
         }
         Ok(left)
@@ -254,13 +254,8 @@ impl Wire {
         from.zip(to).is_some_and(|(from, to)| settings.denies(from, to))
     }
 
-    /// Queues a packet at its port, and wakes the port. If the queue is full, the packet is dropped.
-    pub(crate) fn arrive(&self, packet: Packet, woken: &mut Woken) {
-        self.arrive_at(packet.to, packet, woken);
-    }
-
-    /// As [`Self::arrive`], at another port.
-    pub(crate) fn arrive_at(&self, port: PortId, packet: Packet, woken: &mut Woken) {
+    /// Queues a packet at a port, and wakes the port. If the queue is full, the packet is dropped.
+    pub(crate) fn arrive(&self, port: PortId, packet: Packet, woken: &mut Woken) {
         let ports = self.ports.load();
         let Some(mailbox) = ports.mailboxes.get(port.0) else {
             return;

@@ -13,11 +13,8 @@ use crate::{
 
 /// Two queue pairs, 0 and 1, each with a region.
 pub trait Pair {
-    /// Returns one of the queue pairs.
-    fn qp_at(&self, at: usize) -> &Qp;
-
-    /// Returns its region, of at least 250 pages.
-    fn region_at(&self, at: usize) -> &Region;
+    /// Returns one of the queue pairs, and its region, of at least 250 pages.
+    fn end(&self, at: usize) -> (&Qp, &Region);
 
     /// Writes to the start of its region.
     fn fill(&mut self, at: usize, bytes: &[u8]);
@@ -39,12 +36,8 @@ pub trait Pair {
 }
 
 impl Pair for [End; 2] {
-    fn qp_at(&self, at: usize) -> &Qp {
-        &self[at].qp
-    }
-
-    fn region_at(&self, at: usize) -> &Region {
-        &self[at].region
+    fn end(&self, at: usize) -> (&Qp, &Region) {
+        (&self[at].qp, &self[at].region)
     }
 
     fn fill(&mut self, at: usize, bytes: &[u8]) {
@@ -92,16 +85,18 @@ fn assert_ok(completion: &Cdesc, queue: QueueType, operation: OpType) {
 
 /// Returns a message from the region to the other queue pair.
 fn message(pair: &impl Pair, from: usize, length: u32) -> Send {
-    Send::message(pair.qp_at(1 - from), pair.region_at(from), length)
+    Send::message(pair.end(1 - from).0, pair.end(from).1, length)
 }
 
 /// Returns a write from the region to the other one.
 fn write(pair: &impl Pair, from: usize, length: u32) -> Send {
-    Send::write(pair.qp_at(1 - from), pair.region_at(from), pair.region_at(1 - from), length)
+    let (peer, theirs) = pair.end(1 - from);
+    Send::write(peer, pair.end(from).1, theirs, length)
 }
 
 /// Returns a part of a region as a receive buffer.
-fn buffer(region: &Region, offset: u64, length: u16) -> (u64, u16, u32) {
+fn buffer(pair: &impl Pair, at: usize, offset: u64, length: u16) -> (u64, u16, u32) {
+    let (_, region) = pair.end(at);
     (region.iova + offset, length, region.lkey)
 }
 
@@ -110,7 +105,7 @@ fn messages_of_all_lengths(pair: &mut impl Pair, from: usize) {
     for length in [0, 1, 7, 8, 9, 64, 4095, 4096, 4097, 8928] {
         let bytes = pattern(length as usize, length.into());
         pair.fill(from, &bytes);
-        let place = buffer(pair.region_at(to), 0, 9000);
+        let place = buffer(pair, to, 0, 9000);
         let received = pair.receive(to, &[place]);
         let mut send = message(pair, from, length);
         send.immediate = (length % 2 == 0).then_some(length);
@@ -118,12 +113,12 @@ fn messages_of_all_lengths(pair: &mut impl Pair, from: usize) {
 
         let completion = pair.wait(from);
         assert_ok(&completion, QueueType::Send, OpType::Send);
-        assert_eq!((completion.req_id, completion.qp_num), (sent, pair.qp_at(from).number));
+        assert_eq!((completion.req_id, completion.qp_num), (sent, pair.end(from).0.number));
         assert_eq!((completion.length, completion.ah), (0, 0));
 
         let completion = pair.wait(to);
         assert_ok(&completion, QueueType::Receive, OpType::Send);
-        let (own, peer) = (pair.qp_at(to), pair.qp_at(from));
+        let (own, peer) = (pair.end(to).0, pair.end(from).0);
         assert_eq!((completion.req_id, completion.qp_num), (received, own.number));
         assert_eq!(u32::from(completion.length), length);
         assert_eq!((completion.ah, completion.src_qp_num), (own.ah, peer.number));
@@ -139,7 +134,7 @@ fn several_buffers_on_both_sides(pair: &mut impl Pair, from: usize) {
     pair.fill(from, &bytes);
     pair.fill(to, &[0; 8000]);
     let parts = [(5000, 100), (0, 4990), (6000, 2000)];
-    let buffers = parts.map(|(offset, length)| buffer(pair.region_at(to), offset, length));
+    let buffers = parts.map(|(offset, length)| buffer(pair, to, offset, length));
     pair.receive(to, &buffers);
     // The second half of the memory is sent first.
     let mut send = message(pair, from, 3000);
@@ -159,12 +154,12 @@ fn several_buffers_on_both_sides(pair: &mut impl Pair, from: usize) {
 /// Messages and writes with inline data, up to the maximum.
 fn inline_data(pair: &mut impl Pair, from: usize) {
     let to = 1 - from;
-    let room = pair.qp_at(from).wqe_size as usize;
+    let room = pair.end(from).0.wqe_size as usize;
     for length in [1, (room - 32).min(80)] {
         let bytes = pattern(length, 5);
-        let place = buffer(pair.region_at(to), 0, 100);
+        let place = buffer(pair, to, 0, 100);
         pair.receive(to, &[place]);
-        let send = Send { inline: Some(bytes.clone()), peer_qp: pair.qp_at(to).number, ..Send::default() };
+        let send = Send { inline: Some(bytes.clone()), peer_qp: pair.end(to).0.number, ..Send::default() };
         pair.post(from, &send);
         assert_eq!(pair.wait(from).status, 0);
         assert_eq!(usize::from(pair.wait(to).length), length);
@@ -190,7 +185,7 @@ fn inline_data(pair: &mut impl Pair, from: usize) {
 fn writes_and_reads_of_all_lengths(pair: &mut impl Pair, from: usize) {
     let to = 1 - from;
     // As many whole pages as fit into both regions.
-    let most = (pair.region_at(0).pages().len() as u32 - 1) * PAGE as u32;
+    let most = (pair.end(0).1.pages.len() as u32 - 1) * PAGE as u32;
     for length in [0, 1, 4096, 8928, 8929, most] {
         let bytes = pattern(length as usize, length.into());
         pair.fill(from, &bytes);
@@ -214,7 +209,7 @@ fn a_write_with_immediate_data(pair: &mut impl Pair, from: usize) {
     let to = 1 - from;
     let bytes = pattern(LENGTH as usize, 3);
     pair.fill(from, &bytes);
-    let place = buffer(pair.region_at(to), 0, 1);
+    let place = buffer(pair, to, 0, 1);
     let received = pair.receive(to, &[place]);
     let mut send = write(pair, from, LENGTH);
     send.immediate = Some(0xdead_beef);

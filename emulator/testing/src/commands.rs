@@ -6,8 +6,8 @@ use efa_hw::{
     admin::{
         cq::{CqCaps1, CqCaps2, CreateCq},
         eq::{CreateEq, CreateEqCaps},
-        event_counter::{AttachEventCounter, CreateEventCounter, DetachEventCounter, ModifyEventCounter, QpEvents},
-        mr::{AllocMr, RegMr, RegMrFlags},
+        event_counter::{AttachEventCounter, DetachEventCounter, QpEvents},
+        mr::{RegMr, RegMrFlags},
         qp::{CreateQp, ModifyQp, ModifyQpMask, QpState, QpType},
     },
     features::EqEvents,
@@ -88,16 +88,6 @@ pub fn reg_mr(pd: u16, iova: u64, mr_length: u64) -> RegMr {
     }
 }
 
-/// Returns a command that allocates a region for fast registration.
-pub fn alloc_mr(pd: u16, max_pages: u32) -> AllocMr {
-    AllocMr { pd, max_pages }
-}
-
-/// Returns a command that creates an event counter.
-pub fn create_counter(uar: u16, paddr: u64) -> CreateEventCounter {
-    CreateEventCounter { uar, paddr }
-}
-
 /// Returns a command that attaches an event counter to events of a queue pair.
 pub fn attachment(cntr_handle: u32, qp_handle: u32, events: u32) -> AttachEventCounter {
     AttachEventCounter { cntr_handle, qp_handle, events: QpEvents::from_raw(events), ..Default::default() }
@@ -106,9 +96,4 @@ pub fn attachment(cntr_handle: u32, qp_handle: u32, events: u32) -> AttachEventC
 /// Returns a command that detaches an event counter from events of a queue pair.
 pub fn detachment(cntr_handle: u32, qp_handle: u32, events: u32) -> DetachEventCounter {
     DetachEventCounter { cntr_handle, qp_handle, events: QpEvents::from_raw(events), ..Default::default() }
-}
-
-/// Returns a command that changes the value of an event counter.
-pub fn modify_counter(cntr_handle: u32, operation: u8, value: u64) -> ModifyEventCounter {
-    ModifyEventCounter { cntr_handle, operation, value }
 }

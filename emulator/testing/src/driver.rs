@@ -7,7 +7,7 @@ use std::time::Duration;
 use efa_fabric::PortId;
 use efa_hw::{
     admin::{AcqEntry, AcqHeader, AqEntry, AqRequest, Command, Protocol, Response, Status},
-    aenq::{AenqEntry, AenqGroup},
+    aenq::AenqEntry,
     checksum,
     features::{AenqConfig, Feature, FeatureId, GetFeature, NetworkAttr, SetFeature},
     regs::{
@@ -333,16 +333,11 @@ impl<D: Bus> Driver<D> {
     }
 
     /// Enables these groups of events, and no others.
-    pub fn enable_events(&mut self, groups: u32) -> Result<(), Status> {
+    pub fn enable_events(&mut self, groups: u32) {
         let config = AenqConfig { supported_groups: 0, enabled_groups: groups };
         let command =
             SetFeature { feature_id: FeatureId::AenqConfig.into(), data: config.into_setting(), ..Default::default() };
-        self.execute(&command).map(|_| ())
-    }
-
-    /// Enables keep-alive events, and no others.
-    pub fn enable_keep_alive(&mut self) {
-        self.enable_events(AenqGroup::KeepAlive.mask()).unwrap();
+        self.execute(&command).unwrap();
     }
 
     /// Takes the next event, without acknowledging it.

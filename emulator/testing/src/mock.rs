@@ -113,11 +113,7 @@ impl World {
     }
 
     /// Reads memory without counting it.
-    ///
-    /// # Errors
-    ///
-    /// Not all of it is mapped.
-    pub fn peek(&self, address: u64, bytes: &mut [u8]) -> Result<(), DmaError> {
+    fn peek(&self, address: u64, bytes: &mut [u8]) -> Result<(), DmaError> {
         self.access(address, bytes.len(), |start, page, range| {
             load(&page[range], &mut bytes[start..]);
         })
@@ -128,18 +124,6 @@ impl World {
         self.access(address, bytes.len(), |start, page, range| {
             store(&page[range], &bytes[start..]);
         })
-    }
-
-    /// Reads memory, which must be mapped.
-    pub fn read<const N: usize>(&mut self, address: u64) -> [u8; N] {
-        let mut bytes = [0; N];
-        self.dma_read(address, &mut bytes).unwrap();
-        bytes
-    }
-
-    /// Writes memory, which must be mapped.
-    pub fn write(&mut self, address: u64, bytes: &[u8]) {
-        self.dma_write(address, bytes).unwrap();
     }
 
     /// Returns the interrupts since the last call.

@@ -17,7 +17,7 @@ use efa_hw::{
     admin::{
         Command, Status,
         ah::DestroyAh,
-        event_counter::{AttachEventCounter, CreateEventCounter, QpEvents},
+        event_counter::{CreateEventCounter, QpEvents},
         mr::{AllocMr, DeregMr, RegMr, RegMrPermissions},
         qp::{DestroyQp, QpState, QpType},
     },
@@ -32,7 +32,7 @@ pub use self::{
 };
 use crate::{
     bus::{Memory, PAGE},
-    commands::reg_mr,
+    commands::{attachment, reg_mr},
     mock::{Driver, World},
     qp::{self, Qp, Send, Shape},
     region::{ALL_PERMISSIONS, Region, page_list},
@@ -42,7 +42,7 @@ use crate::{
 pub const MOST: u64 = 499;
 
 /// IOVA of regions.
-const IOVA: u64 = 0x7f00_0000_0000;
+pub const IOVA: u64 = 0x7f00_0000_0000;
 
 /// Budget of packets that no test exhausts.
 pub const UNLIMITED_BUDGET: u32 = 1 << 20;
@@ -147,6 +147,13 @@ impl Net {
         self.driver(PortId(port), |driver| Qp::new(driver, shape))
     }
 
+    /// Creates queue pairs of two ports, with address handles of each other.
+    pub fn pair(&mut self, ports: [usize; 2], shapes: [Shape; 2]) -> [Qp; 2] {
+        let [mut a, mut b] = [0, 1].map(|at| self.qp_of(ports[at], shapes[at]));
+        self.introduce(&mut a, &mut b);
+        [a, b]
+    }
+
     /// Creates another queue pair in the protection domain of `qp`.
     pub fn sibling(&mut self, qp: &Qp, qp_type: QpType) -> Qp {
         let shape = Shape::new(qp_type, qp.wqe_size);
@@ -163,18 +170,12 @@ impl Net {
     /// values, each in a page of its own.
     pub fn count(&mut self, qp: &mut Qp, events: &[u32]) -> Vec<u64> {
         self.modify(qp, QpState::Reset);
-        let (uar, qp_handle) = (qp.cq.uar, qp.number.into());
+        let uar = qp.cq.uar;
         let places = self.driver(qp.port, |driver| {
             let counter = |events: &u32| {
                 let paddr = driver.world.map(1) + PAGE / 2;
-                let create = CreateEventCounter { uar, paddr };
-                let attach = AttachEventCounter {
-                    cntr_handle: driver.execute(&create).unwrap().cntr_handle,
-                    attach_type: 0,
-                    qp_handle,
-                    events: QpEvents::from_raw(*events),
-                };
-                driver.execute(&attach).unwrap();
+                let made = driver.execute(&CreateEventCounter { uar, paddr }).unwrap();
+                driver.execute(&attachment(made.cntr_handle, qp.number.into(), *events)).unwrap();
                 paddr
             };
             events.iter().map(counter).collect()
@@ -186,7 +187,7 @@ impl Net {
     /// Returns the values of event counters.
     pub fn values(&mut self, port: PortId, places: &[u64]) -> Vec<u64> {
         self.world(port, |world| {
-            let value = |place: &u64| u64::from_le_bytes(world.read(*place));
+            let value = |place: &u64| u64::from_le_bytes(world.entry(*place));
             places.iter().map(value).collect()
         })
     }

@@ -28,14 +28,11 @@ pub use efa_model::*;
 pub use crate::{
     bus::{Memory, PAGE},
     cases::{self, Pair as _},
-    commands::{
-        Change, alloc_mr, attachment, create_counter, create_cq, create_eq, create_qp, detachment, modify_counter,
-        reg_mr, to_state,
-    },
+    commands::{Change, attachment, create_cq, create_eq, create_qp, detachment, reg_mr, to_state},
     driver::{AENQ_DEPTH, DEPTH as AQ_DEPTH},
     machine::{BASE, Control, Emulator, End, Machine, Thread, free_address, limited, program, runnable},
     mock::{Driver, World, config_with},
-    net::{Arrivals, LONG, MOST, Net, Peers, UNLIMITED_BUDGET, delay, network, networks},
+    net::{Arrivals, IOVA, LONG, MOST, Net, Peers, UNLIMITED_BUDGET, delay, network, networks},
     qp::{Cq, DEPTH, QKEY, Qp, Send, Shape, req_id_ex, status},
     region::{ALL_PERMISSIONS, Region, page_list, pattern},
     wait::{patience, wait_for, wait_until},

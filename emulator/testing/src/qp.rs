@@ -29,9 +29,6 @@ use crate::{
 /// Q_Key of all queue pairs.
 pub const QKEY: u32 = 0x1234_5678;
 
-/// States that lead a new queue pair to RTS.
-const START: [QpState; 3] = [QpState::Init, QpState::Rtr, QpState::Rts];
-
 /// A completion queue.
 #[derive(Clone, Debug)]
 pub struct Cq {
@@ -197,7 +194,7 @@ impl Qp {
 
     /// Moves it to RTS.
     pub fn start<D: Bus>(&mut self, driver: &mut Driver<D>) {
-        for state in START {
+        for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
             self.modify(driver, state).unwrap();
         }
     }

@@ -37,7 +37,8 @@ pub struct Region {
     pub lkey: u32,
     /// Its remote key.
     pub rkey: u32,
-    pub(crate) pages: Vec<u64>,
+    /// The bus addresses of its pages.
+    pub pages: Vec<u64>,
 }
 
 impl Region {
@@ -62,11 +63,6 @@ impl Region {
     fn register<D: Bus>(driver: &mut Driver<D>, pages: Vec<u64>, command: &RegMr) -> Self {
         let made = driver.execute(command).unwrap();
         Self { port: driver.port, iova: command.iova, lkey: made.l_key, rkey: made.r_key, pages }
-    }
-
-    /// Returns the bus addresses of its pages.
-    pub fn pages(&self) -> &[u64] {
-        &self.pages
     }
 
     /// Returns the number of bytes from its start to the end of its last page.

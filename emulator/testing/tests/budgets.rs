@@ -3,25 +3,17 @@
 //! A VMM can't exhaust the resources of others: descriptors, memory, the process itself.
 
 use std::{
-    fs::{self, File},
+    fs,
     io::{Error, ErrorKind},
 };
 
-use efa_testing::prelude::*;
-use rustix::fs::{MemfdFlags, memfd_create};
+use efa_testing::{machine::Ram, prelude::*};
 use vfio_user::{Client, Command, DmaMap, Flags};
 
-fn memory(size: u64) -> File {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let file = File::from(memfd_create("guest", flags).unwrap());
-    file.set_len(size).unwrap();
-    file
-}
-
-/// Shares a whole file for reading and writing.
-fn share(client: &mut Client, address: u64, file: &File) -> Result<(), ErrorKind> {
-    let map = DmaMap { readable: true, writable: true, offset: 0, address, size: file.metadata().unwrap().len() };
-    let shared = client.dma_map(map, Some(file));
+/// Shares new memory for reading and writing.
+fn share(client: &mut Client, address: u64, size: u64) -> Result<(), ErrorKind> {
+    let map = DmaMap { readable: true, writable: true, offset: 0, address, size };
+    let shared = client.dma_map(map, Some(Ram::new(size).file()));
     shared.map_err(|error: Error| error.kind())
 }
 
@@ -42,10 +34,9 @@ fn files_of_memory() {
     let emulator = Emulator::run(limit, DEVICES, 0, &[]);
     let mut hoarders: Vec<_> = (1..DEVICES).map(|device| Client::connect(&emulator.device(device)).unwrap()).collect();
     for hoarder in &mut hoarders {
-        let shared =
-            (0..64).map(|number| share(hoarder, BASE + number * PAGE, &memory(PAGE))).take_while(Result::is_ok);
+        let shared = (0..64).map(|number| share(hoarder, BASE + number * PAGE, PAGE)).take_while(Result::is_ok);
         assert_eq!(shared.count(), 8);
-        let more = share(hoarder, 0, &memory(PAGE));
+        let more = share(hoarder, 0, PAGE);
         assert_eq!(more, Err(ErrorKind::StorageFull));
     }
     check(&emulator);
@@ -60,7 +51,7 @@ fn bytes_of_memory() {
     let emulator = Emulator::start(1, &["--device", &device]);
     let mut hoarder = Client::connect(&socket).unwrap();
     for (size, expected) in [(1 << 30, Err(ErrorKind::StorageFull)), (1 << 20, Ok(()))] {
-        assert_eq!(share(&mut hoarder, BASE, &memory(size)), expected);
+        assert_eq!(share(&mut hoarder, BASE, size), expected);
     }
     check(&emulator);
 }

@@ -12,35 +12,29 @@ const DRIVER: &str = include_str!("../../../efa_rs/verbs/counters.rs");
 /// Bytes of each transfer: enough packets for all paths.
 const LENGTH: u32 = 1 << 20;
 
-/// Returns the parts of `text` between `from` and `to`.
-fn quoted<'a>(text: &'a str, from: &str, to: char) -> Vec<&'a str> {
-    let parts = text.split(from).skip(1);
-    parts.filter_map(|part| part.split(to).next()).collect()
-}
-
 /// Returns the rows of the tables under a heading: all names, and the requests for them.
 fn rows(heading: &str) -> Vec<(Vec<&'static str>, Vec<Value>)> {
     let section = GUIDE.split("\n## ").find_map(|it| it.strip_prefix(heading));
     let rows = section.unwrap().lines().filter(|line| line.starts_with("| `"));
     let row = |line: &'static str| {
         let (names, how) = line[1..].split_once(" | ").unwrap();
-        let spans = |text| quoted_spans(text);
-        let requests = spans(how).into_iter().filter(|span| span.starts_with('{'));
+        let requests = quoted(how).into_iter().filter(|span| span.starts_with('{'));
         let requests = requests.map(|json| serde_json::from_str(json).unwrap());
-        (spans(names), requests.collect())
+        (quoted(names), requests.collect())
     };
     rows.map(row).collect()
 }
 
 /// Returns the parts in backquotes.
-fn quoted_spans(text: &str) -> Vec<&str> {
+fn quoted(text: &str) -> Vec<&str> {
     text.split('`').skip(1).step_by(2).collect()
 }
 
 /// Returns the driver's counters of a kind.
 fn counters(kind: &str) -> Vec<&'static str> {
     let list = DRIVER.split(&format!("const {kind}: ")).nth(1).unwrap();
-    quoted(list.split("];").next().unwrap(), "c\"", '"')
+    let names = list.split("];").next().unwrap().split("c\"").skip(1);
+    names.filter_map(|name| name.split('"').next()).collect()
 }
 
 #[test]

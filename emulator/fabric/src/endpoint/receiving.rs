@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use efa_hw::{admin::qp::QpType, io::CompStatus};
-use efa_model::{Arrival, Content, Delivery, DmaError, QpId, Refusal, Segment, WriteEnd};
+use efa_model::{Arrival, Content, Delivery, DmaError, Refusal, Segment, WriteEnd};
 
 use super::{
     State,
@@ -69,23 +69,13 @@ impl<G: Guest> State<G> {
             }
         };
         let (qp, content) = match header.subject {
-            Subject::Send { qp, immediate } => {
-                let length = data.length;
-                (qp, Content::Send { length, immediate })
-            }
+            Subject::Send { qp, immediate } => (qp, Content::Send { length: data.length, immediate }),
             Subject::Write { qp, memory: (key, address), length, immediate, unsolicited } => {
                 let end = (arrived >= length).then_some(WriteEnd { length, immediate, unsolicited });
-                let content = Content::Write {
-                    memory: (key, address.wrapping_add(data.offset.into())),
-                    length: data.length,
-                    end,
-                };
-                (qp, content)
+                let memory = (key, address.wrapping_add(data.offset.into()));
+                (qp, Content::Write { memory, length: data.length, end })
             }
-            Subject::Read { qp, memory, length, version, .. } => {
-                let content = Content::Read { memory, length, version };
-                (qp, content)
-            }
+            Subject::Read { qp, memory, length, version, .. } => (qp, Content::Read { memory, length, version }),
             Subject::Response { reader } => return self.receive_response(part, reader, flip),
             Subject::Failure { reader, status } => {
                 if self.reads.get_mut(reader, from).is_some() {
@@ -251,8 +241,12 @@ impl<G: Guest> State<G> {
                         receiver.add_part(data.message, data.length, length);
                     }
                 }
+                Subject::Read { length: 0, .. } => device.read_served(&mut self.guest, qp),
                 Subject::Read { memory, length, reader, .. } => {
-                    self.respond(now, wire, from, qp, reader, memory, length)
+                    if let Some(connection) = self.connection(now, wire, qp, from) {
+                        let response = srd::Content::Response { reader, memory };
+                        self.connections.push(connection, response, length);
+                    }
                 }
                 _ => {}
             }
@@ -274,7 +268,7 @@ impl<G: Guest> State<G> {
             Ok(()) => Verdict::Delivered,
             Err(Refusal::Drop) => return Received::Silence,
             Err(Refusal::NotReady) => Verdict::NotReady,
-            Err(Refusal::Status(status)) => Verdict::failed(status),
+            Err(Refusal::Status(status)) => Verdict::Failed(status.into()),
         };
         if let Some(receiver) = self.receivers.get_mut(from, part.connection()) {
             receiver.conclude(data.psn, verdict);
@@ -284,26 +278,6 @@ impl<G: Guest> State<G> {
             }
         }
         Received::Answer(verdict)
-    }
-
-    /// Starts to send the response to a peer's read.
-    #[allow(clippy::too_many_arguments, reason = "each parameter describes the same message")]
-    fn respond(
-        &mut self,
-        now: Duration,
-        wire: &Wire,
-        to: PortId,
-        qp: QpId,
-        reader: Reader,
-        memory: (u32, u64),
-        length: u32,
-    ) {
-        if length == 0 {
-            self.device.read_served(&mut self.guest, qp);
-        } else if let Some(connection) = self.connection(now, wire, qp, to) {
-            let response = srd::Content::Response { reader, memory };
-            self.connections.push(connection, response, length);
-        }
     }
 
     /// Receives an unreliable datagram, or drops it.

@@ -137,7 +137,7 @@ impl<G: Guest> Fabric<G> {
             return delivery::pass(wire, now, to, packet, woken);
         }
         if wire.is_unread(&packet) {
-            wire.arrive_at(packet.from, packet, woken);
+            wire.arrive(packet.from, packet, woken);
             return Delivered::Done;
         }
         if !again {
@@ -178,7 +178,7 @@ impl<G: Guest> Fabric<G> {
                 continue;
             };
             if self.wire.is_unread(&packet) {
-                self.wire.arrive_at(packet.from, packet, woken);
+                self.wire.arrive(packet.from, packet, woken);
                 continue;
             }
             let body = match packet.body {

@@ -195,7 +195,6 @@ impl Connection {
 
     /// Takes the next packet to send, if the window admits one. A new one also needs fewer than `share` packets in flight.
     pub(super) fn next(&mut self, now: Duration, limits: Limits, share: usize) -> Option<Outgoing> {
-        self.in_flight.forget_answered();
         // Packets to retransmit are lost, so they are not in transit. The window limits retransmissions, too, because the cause
         // of the loss may persist.
         let in_transit = self.in_flight.in_transit();

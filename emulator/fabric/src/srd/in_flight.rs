@@ -4,6 +4,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
+    iter,
     time::Duration,
 };
 
@@ -113,22 +114,13 @@ impl InFlight {
 
     /// Takes the next packet to retransmit.
     pub(super) fn next_lost(&mut self) -> Option<u64> {
-        self.lost.pop_front()
+        let mut lost = iter::from_fn(|| self.lost.pop_front());
+        lost.find(|psn| self.packets.contains_key(psn))
     }
 
     /// Whether packets wait for their retransmission.
     pub(super) fn has_lost(&self) -> bool {
         !self.lost.is_empty()
-    }
-
-    /// Removes packets that are no longer in flight from the front of the queue for retransmission.
-    pub(super) fn forget_answered(&mut self) {
-        while let Some(psn) = self.lost.front() {
-            if self.packets.contains_key(psn) {
-                break;
-            }
-            self.lost.pop_front();
-        }
     }
 
     /// Removes a packet.

@@ -16,9 +16,6 @@ const SQ_DEPTH: u16 = 512;
 
 /// Address of a peer.
 const PEER: [u8; 16] = [7; 16];
-const IOVA: u64 = 0x7f00_0000_0000;
-const OK: CompStatus = CompStatus::Ok;
-const FLUSHED: CompStatus = CompStatus::Flushed;
 
 /// A driver with queue pairs of one protection domain and one completion queue, and a region of a page.
 struct Set {
@@ -156,7 +153,7 @@ impl Set {
             (Err(_), _) => assert!(segments.is_empty()),
             (_, Content::Send { length, .. } | Content::Write { length, .. }) => {
                 let found = segments.iter().map(|it| (it.address, it.length, it.relaxed));
-                assert!(found.eq([(self.region.pages()[0], *length, false)]));
+                assert!(found.eq([(self.region.pages[0], *length, false)]));
             }
             _ => {}
         }

@@ -9,7 +9,6 @@ mod registration;
 
 use super::*;
 
-const OK: CompStatus = CompStatus::Ok;
 const KEY: CompStatus = CompStatus::LocalInvalidLkey;
 const UNSUPPORTED: CompStatus = CompStatus::LocalUnsupportedOp;
 const ADDRESS: CompStatus = CompStatus::RemoteBadAddress;
@@ -34,7 +33,7 @@ fn outcome(peers: &mut Peers, send: &Send) -> CompStatus {
 /// Returns the registration of all pages of the kernel client's region, in the work request or in a list.
 fn registration(peers: &mut Peers) -> FastMrRegReq {
     let region = &peers.regions[1];
-    match region.pages().len() {
+    match region.pages.len() {
         1 => region.inline(),
         _ => peers.net.listed(region),
     }
@@ -55,13 +54,6 @@ fn invalidate(peers: &mut Peers) {
 
 fn resources(peers: &mut Peers) -> ResourceCounts {
     peers.state(KERNEL).resources
-}
-
-/// Returns a region with the same keys that starts at another address.
-fn starting_at(region: &Region, iova: u64) -> Region {
-    let mut other = region.clone();
-    other.iova = iova;
-    other
 }
 
 /// Tries a peer's write to the kernel client's region; returns whether it has succeeded.

@@ -13,8 +13,6 @@ use serde_json::Value;
 
 use super::*;
 
-const OK: CompStatus = CompStatus::Ok;
-
 /// Packets in flight to another program.
 #[derive(Debug, Default)]
 struct Wire(Mutex<Vec<Frame>>);
@@ -166,12 +164,8 @@ impl Programs {
 }
 
 impl Pair for Programs {
-    fn qp_at(&self, at: usize) -> &Qp {
-        &self.qps[at]
-    }
-
-    fn region_at(&self, at: usize) -> &Region {
-        &self.regions[at]
+    fn end(&self, at: usize) -> (&Qp, &Region) {
+        (&self.qps[at], &self.regions[at])
     }
 
     fn fill(&mut self, at: usize, bytes: &[u8]) {

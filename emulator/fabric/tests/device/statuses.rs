@@ -8,8 +8,6 @@ mod requests;
 
 use super::*;
 
-const OK: CompStatus = CompStatus::Ok;
-
 /// Returns the settings of a network by default.
 fn ideal() -> Peers {
     Peers::new(Settings::default())

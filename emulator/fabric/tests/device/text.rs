@@ -35,10 +35,7 @@ pub(crate) fn changed<const N: usize>(fields: &[Item], good: [u8; N], text: &str
 /// Finds a field by its name, those of the structures around it, or its offset.
 pub(crate) fn field(fields: &[Item], path: &str) -> Item {
     if let Some(offset) = path.strip_prefix('@') {
-        let (name, kind) = ("", Kind::Number);
-        let bit = 8 * number(offset) as usize;
-        let bits = 8;
-        return Item { name, bit, bits, kind };
+        return Item { name: "", bit: 8 * number(offset) as usize, bits: 8, kind: Kind::Number };
     }
     let (name, rest) = path.split_once('.').unwrap_or((path, ""));
     let item = *fields.iter().find(|item| item.name == name).expect(path);

@@ -127,7 +127,7 @@ pub fn command(input: &mut Input<'_>, world: &[u64]) -> AqRequest {
 pub fn populate(driver: &mut Driver, addresses: &[u64]) -> Vec<(AqRequest, AcqEntry)> {
     for &address in addresses.iter().take(8) {
         for index in 0..512 {
-            driver.world.write(address + index * 8, &addresses[0].to_le_bytes());
+            driver.world.store(address + index * 8, &addresses[0].to_le_bytes());
         }
     }
     // Bytes of 0xff make valid commands, which refer to objects with number 4. There are four of each kind.
@@ -247,7 +247,7 @@ pub fn play(data: &[u8]) {
                 let address = addresses[usize::from(input.byte() % 8)];
                 for offset in 0..usize::from(input.byte()) {
                     let value = input.likely(&addresses);
-                    driver.world.write(address + offset as u64 % 512 * 8, &value.to_le_bytes());
+                    driver.world.store(address + offset as u64 % 512 * 8, &value.to_le_bytes());
                 }
             }
             7 => {

@@ -73,7 +73,7 @@ impl Attack {
             // A program attempts to register memory of others.
             let (page, list) = match index {
                 0..PROGRAMS => (victim, victim),
-                _ => (region.pages()[0], good.pbl),
+                _ => (region.pages[0], good.pbl),
             };
             let mode = input.nearly((choice >> 7).into()) as u8;
             let pbl = if mode == 0 { page } else { list };
@@ -183,7 +183,7 @@ impl Attack {
                 }
             }
             11 | 12 => {
-                let page = victim.pages()[0];
+                let page = victim.pages[0];
                 self.change_region(input, index, page);
             }
             _ => {
@@ -202,7 +202,7 @@ impl Attack {
         }
         for (port, place) in &self.counters {
             assert!(net.values(*port, &[*place])[0] <= MOST);
-            let page: [u8; PAGE as usize] = net.world(*port, |world| world.read(place - PAGE / 2));
+            let page: [u8; PAGE as usize] = net.world(*port, |world| world.entry(place - PAGE / 2));
             let used = page.iter().enumerate().filter(|(_, byte)| **byte != 0);
             let value = PAGE as usize / 2..PAGE as usize / 2 + 8;
             assert!(used.map(|(at, _)| at).all(|at| value.contains(&at)));

@@ -31,10 +31,7 @@ impl Victims {
         let mut net = Net::new(&[Profile::Efa3; 2], settings);
         let mut qps = Vec::new();
         for kind in kinds {
-            let mut pair = [0, 1].map(|port| net.qp(port, *kind));
-            let [a, b] = &mut pair;
-            net.introduce(a, b);
-            qps.extend(pair);
+            qps.extend(net.pair([0, 1], [Shape::new(*kind, 128); 2]));
         }
         let regions = qps.iter().map(|qp| net.region(qp, 5, 100)).collect();
         let read_only = RegMrPermissions { remote_read_enable: true, ..RegMrPermissions::default() };
@@ -53,9 +50,8 @@ impl Victims {
             let content = net.content(region, 0, region.length());
             assert!(content == initial(index), "{region:?} has changed");
         }
-        let (mut a, mut b) = (net.qp(0, QpType::Srd), net.qp(1, QpType::Srd));
         net.fabric.set(Settings::default());
-        net.introduce(&mut a, &mut b);
+        let [mut a, b] = net.pair([0, 1], [Shape::new(QpType::Srd, 128); 2]);
         let (from, to) = (net.region(&a, 4, 0), net.region(&b, 4, 0));
         let bytes = pattern(LENGTH as usize, 3);
         net.fill(&from, 0, &bytes);

@@ -58,9 +58,7 @@ impl Peers {
 
     /// As [`Self::with`], on an existing network.
     pub fn on(mut net: Net, shapes: [Shape; 2], regions: [(u64, u64); 2]) -> Self {
-        let mut qps = [0, 1].map(|port| net.qp_of(port, shapes[port]));
-        let [a, b] = &mut qps;
-        net.introduce(a, b);
+        let qps = net.pair([0, 1], shapes);
         let regions = [0, 1].map(|at| {
             let (pages, offset) = regions[at];
             let region = net.region(&qps[at], pages, offset);
@@ -136,8 +134,7 @@ impl Peers {
 
     /// Lets the second queue pair receive up to `length` bytes, at the start of its region; returns the id.
     pub fn ready(&mut self, length: u16) -> u16 {
-        let place = (self.regions[1].iova, length, self.regions[1].lkey);
-        self.net.receive(&mut self.qps[1], &[place])
+        self.receive(&[(0, length)])
     }
 
     /// Posts a receive work request of the second queue pair, of parts of its region: offset and length.
@@ -176,12 +173,8 @@ impl Peers {
 }
 
 impl Pair for Peers {
-    fn qp_at(&self, at: usize) -> &Qp {
-        &self.qps[at]
-    }
-
-    fn region_at(&self, at: usize) -> &Region {
-        &self.regions[at]
+    fn end(&self, at: usize) -> (&Qp, &Region) {
+        (&self.qps[at], &self.regions[at])
     }
 
     fn fill(&mut self, at: usize, bytes: &[u8]) {

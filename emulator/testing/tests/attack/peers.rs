@@ -67,22 +67,11 @@ fn bound(devices: u64) -> Bound {
     Bound { peers: PEERS as u64, ..Bound::of_devices(devices) }
 }
 
-/// Joins, and sends packets that may depend on the addresses of [both bystanders](to_bystanders).
-fn send_to_bystanders(
-    emulator: &Emulator,
-    index: usize,
-    read_mode: ReadMode,
-    stop: &AtomicBool,
-    packet: impl Fn(u64, [Ends; 2]) -> Message,
-) {
-    let both = to_bystanders(emulator, index);
-    join(emulator, index, read_mode, stop, |number| packet(number, both));
-}
-
-/// Runs an attack in which all attackers [send to bystanders](send_to_bystanders).
+/// Runs an attack in which all attackers join, and send packets that may depend on the addresses of [both bystanders](to_bystanders).
 fn attack_bystanders(read_mode: ReadMode, packet: impl Fn(u64, [Ends; 2]) -> Message + Sync) {
     run(bound(0), PEERS, |emulator, index, stop| {
-        send_to_bystanders(emulator, index, read_mode, stop, &packet);
+        let both = to_bystanders(emulator, index);
+        join(emulator, index, read_mode, stop, |number| packet(number, both));
     });
 }
 
@@ -126,7 +115,8 @@ fn packets_with_unread_responses() {
 fn unread_packets() {
     run(bound(2), 2 * PEERS, |emulator, index, stop| {
         if index < PEERS {
-            return send_to_bystanders(emulator, index, ReadMode::NeverReads, stop, mixed);
+            let both = to_bystanders(emulator, index);
+            return join(emulator, index, ReadMode::NeverReads, stop, |number| mixed(number, both));
         }
         let index = index - PEERS;
         let kind = [QpType::Srd, QpType::Ud][index];

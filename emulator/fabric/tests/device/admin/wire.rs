@@ -9,13 +9,6 @@ fn wire(entry: &AqEntry) -> String {
     event.wire().expect("it is a command")
 }
 
-/// An entry of a command whose payload is zero.
-fn zeroed(opcode: Opcode, protocol: Protocol) -> AqEntry {
-    let mut request = AllocPd {}.to_request();
-    request.opcode = opcode.into();
-    AqEntry::new(protocol, &request, 0, false)
-}
-
 /// The file has the bits that differ from run to run, and are not in the trace: ids, phases, checksums, numbers of objects, and
 /// addresses without their offset in a page.
 #[test]
@@ -23,7 +16,8 @@ fn all_bits_that_do_not_differ_between_runs_are_present() {
     let mut expected = include_str!("wire.txt").lines();
     for opcode in Opcode::ALL {
         for protocol in [Protocol::V1, Protocol::V2] {
-            let entry = zeroed(*opcode, protocol);
+            let request = AqRequest { opcode: (*opcode).into(), ..AllocPd {}.to_request() };
+            let entry = AqEntry::new(protocol, &request, 0, false);
             let before = wire(&entry);
             let is_hidden = |bit: &usize| {
                 let mut changed = entry;

@@ -40,7 +40,7 @@ fn queue_pairs_that_fail_wait_for_copies() {
         set.waits(0, |set| set.driver.doorbell(offset, value.into()));
     }
     let rq = set.qps[3].rq;
-    set.driver.world.write(rq, &[0; 16]);
+    set.driver.world.store(rq, &[0; 16]);
     let arrival = set.message(3, 1);
     assert!(set.deliver(&arrival).is_err());
     assert_eq!(set.quiesced(usize::MAX), 1);
@@ -70,7 +70,7 @@ impl Set {
     fn long_registration(&mut self, pages: u64) -> FastMrRegReq {
         let addresses: Vec<_> = (1..=pages).map(|page| page * PAGE).collect();
         let list = page_list(&mut self.driver.world, &addresses);
-        let command = alloc_mr(self.pd, pages as u32);
+        let command = AllocMr { pd: self.pd, max_pages: pages as u32 };
         let made = self.driver.execute(&command).unwrap();
         FastMrRegReq {
             lkey: made.l_key,

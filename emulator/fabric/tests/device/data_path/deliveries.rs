@@ -62,7 +62,7 @@ impl Receiver {
                     index.into_iter().for_each(|it| self.receives[it].1 = Receive::Posted);
                     return vec![];
                 }
-                let (address, length) = (self.set.region.pages()[0], 1);
+                let (address, length) = (self.set.region.pages[0], 1);
                 let failed = what % 16 == 13;
                 let error = if failed { Err(DmaError { address, length }) } else { Ok(()) };
                 let Driver { device, world, .. } = &mut self.set.driver;

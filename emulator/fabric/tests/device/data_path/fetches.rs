@@ -148,9 +148,9 @@ fn program_errors() {
         set.start(2);
         set.receive(2);
         let at = set.qps[2].rq;
-        let mut desc = RxDesc::decode(&set.driver.world.read(at));
+        let mut desc = RxDesc::decode(&set.driver.world.entry(at));
         change(&mut desc.lkey_ctrl);
-        set.driver.world.write(at, &desc.encode());
+        set.driver.world.store(at, &desc.encode());
         let arrival = set.message(2, 1);
         assert!(set.deliver(&arrival).is_err());
         let bytes = desc.encode().map(|byte| format!("{byte:02x}")).concat();

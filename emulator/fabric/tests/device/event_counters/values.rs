@@ -4,8 +4,6 @@
 
 use super::*;
 
-const ILLEGAL: Status = Status::IllegalParameter;
-
 /// Largest value of a counter.
 const MOST: u64 = 99;
 
@@ -29,7 +27,7 @@ impl Set {
         let mut qp = Qp::new(&mut driver, Shape::new(QpType::Srd, 64));
         qp.modify(&mut driver, QpState::Reset).unwrap();
         let paddr = driver.world.map(1) + 8;
-        let create = create_counter(qp.cq.uar, paddr);
+        let create = CreateEventCounter { uar: qp.cq.uar, paddr };
         let handle = driver.execute(&create).unwrap().cntr_handle;
         let mut set = Self { driver, qp, handle, paddr };
         set.attach(events).unwrap();
@@ -47,7 +45,8 @@ impl Set {
     }
 
     fn modify(&mut self, operation: ModifyOp, value: u64) -> Result<(), Status> {
-        let command = modify_counter(self.handle, operation.into(), value);
+        let (cntr_handle, operation) = (self.handle, operation.into());
+        let command = ModifyEventCounter { cntr_handle, operation, value };
         self.driver.execute(&command).map(|_| ())
     }
 
@@ -63,21 +62,7 @@ impl Set {
     }
 
     fn value(&mut self) -> u64 {
-        u64::from_le_bytes(self.driver.world.read(self.paddr))
-    }
-}
-
-#[test]
-fn limits() {
-    let driver = &mut Set::new(0).driver;
-    for most in [MOST, u64::MAX] {
-        driver.set(&format!(r#"{{"event_counter_max_val":{most}}}"#));
-        let device: DeviceAttr = driver.feature().unwrap();
-        assert!(device.device_caps.event_counters);
-        let queues: QueueAttr2 = driver.feature().unwrap();
-        let limits = (queues.max_event_counters, queues.event_counter_max_val);
-        assert_eq!(limits, (8, most));
-        assert_eq!(queues.supported_event_counter_qp_events.into_raw(), ALL);
+        u64::from_le_bytes(self.driver.world.entry(self.paddr))
     }
 }
 
@@ -86,7 +71,7 @@ fn changes() {
     let mut set = Set::new(0);
     // The device does not write the value before it changes.
     let other = 0x5555_5555_5555_5555;
-    set.driver.world.write(set.paddr, &[0x55; 16]);
+    set.driver.world.store(set.paddr, &[0x55; 16]);
     assert_eq!(set.value(), other);
     let wide = u64::MAX;
     for (most, operation, value, expected) in [
@@ -118,7 +103,7 @@ fn changes() {
         });
         assert_eq!(found, expected, "{operation} {value}");
     }
-    let next = u64::from_le_bytes(set.driver.world.read(set.paddr + 8));
+    let next = u64::from_le_bytes(set.driver.world.entry(set.paddr + 8));
     assert_eq!((next, set.driver.errors()), (other, 0));
 }
 
@@ -173,7 +158,7 @@ fn events_of_attached_queue_pairs_are_counted() {
     fails(&mut set, 5);
     set.driver.start_over();
     set.qp = Qp::new(&mut set.driver, shape);
-    set.driver.world.write(set.paddr, &[0; 8]);
+    set.driver.world.store(set.paddr, &[0; 8]);
     fails(&mut set, 0);
     assert_eq!(set.driver.errors(), 0);
 }

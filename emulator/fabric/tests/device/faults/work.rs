@@ -7,9 +7,6 @@ use super::*;
 /// What a queue pair completes: ids and statuses.
 type Ended = Vec<(u16, CompStatus)>;
 
-const OK: CompStatus = CompStatus::Ok;
-const FLUSHED: CompStatus = CompStatus::Flushed;
-
 fn peers() -> Peers {
     Peers::new(Settings::default())
 }
@@ -85,38 +82,24 @@ fn executed_work_requests_may_have_a_wrong_status() {
     }
 }
 
+/// A completion that is late, or held and doubled, is that of its message, which is executed before.
 #[test]
 fn a_completion_is_late() {
-    let mut peers = with(0, "ANY", r#"{"delay_ms":50},"times":1"#);
-    write(&mut peers, 2);
-    peers.run_for(Duration::from_millis(49));
-    let written = peers.content(0, 0, 100);
-    assert_eq!(peers.content(1, 0, 100), written);
-    assert_eq!(peers.polled(0), [(1, OK)]);
-    assert_eq!(peers.state(PortId(0)).late, 1);
-    peers.run_for(Duration::from_millis(2));
-    assert_eq!(peers.polled(0), [(0, OK)]);
-    assert_eq!(peers.state(PortId(0)).late, 0);
-}
-
-/// A receive that is late, or held and doubled, is that of its message.
-#[test]
-fn a_receive_is_late() {
-    for (then, count) in [(r#"{"delay_ms":50}"#, 1), (r#"{"hold":"r","duplicate":true}"#, 2)] {
-        let mut peers = with(1, "RECEIVE", then);
+    const LATE: &str = r#"{"delay_ms":50}"#;
+    let held = (1, "RECEIVE", r#"{"hold":"r","duplicate":true}"#, 2);
+    for (at, work, then, count) in [(0, "SEND", LATE, 1), (1, "RECEIVE", LATE, 1), held] {
+        let mut peers = with(at, work, then);
         let received = peers.ready(4096);
-        peers.ends(&peers.message(100), OK);
-        peers.run_for(Duration::from_millis(40));
-        let (sent, expected) = (peers.content(0, 0, 100), peers.content(1, 0, 100));
-        assert_eq!(sent, expected);
-        assert_eq!(peers.poll(1), None);
-        peers.run_for(Duration::from_millis(40));
-        release(&mut peers, 1, "r", None);
-        for _ in 0..count {
-            let completion = peers.poll(1).unwrap();
-            assert_eq!((completion.req_id, completion.length), (received, 100));
-        }
-        assert_eq!(peers.poll(1), None);
+        let ids = [peers.post(&peers.message(100)), received];
+        peers.run_for(Duration::from_millis(49));
+        let sent = peers.content(0, 0, 100);
+        assert_eq!(peers.content(1, 0, 100), sent);
+        assert_eq!(peers.polled(1 - at), [(ids[1 - at], OK)]);
+        assert_eq!((peers.polled(at), peers.state(PortId(at)).late), (vec![], usize::from(then == LATE)));
+        peers.run_for(Duration::from_millis(2));
+        release(&mut peers, at, "r", None);
+        assert_eq!(peers.all(at), vec![(ids[at], OK); count], "{then}");
+        assert_eq!(peers.state(PortId(at)).late, 0);
     }
 }
 

@@ -13,7 +13,7 @@ fn regions_of_others() {
     let foreign = peers.fast_region(&other, 1, 0);
     let Peers { net, qps: [a, b], .. } = &mut peers;
     let listed = net.region(b, 1, 0);
-    let physical = net.physical_region(b, own.pages()[0], PAGE, ALL_PERMISSIONS);
+    let physical = net.physical_region(b, own.pages[0], PAGE, ALL_PERMISSIONS);
     let reader = net.region(a, 1, 0);
     for (region, what) in
         [(&foreign, "a region of another domain"), (&listed, "a region of REG_MR"), (&physical, "a physical region")]
@@ -98,10 +98,11 @@ fn physical_regions() {
     let memory = peers.regions[1].clone();
     let Peers { net, qps: [a, b], regions: [theirs, _] } = &mut peers;
     let dma = net.physical_region(b, 0, 1 << 48, ALL_PERMISSIONS);
-    let page = memory.pages()[1];
+    let page = memory.pages[1];
     let small = net.physical_region(b, page, PAGE, ALL_PERMISSIONS);
     let inaccessible = net.physical_region(b, page, PAGE, RegMrPermissions::default());
     // The middle page of the memory is at these bus addresses.
+    let starting_at = |region: &Region, iova| Region { iova, ..region.clone() };
     let (at, nowhere) = (|offset| starting_at(&dma, page + offset), starting_at(&dma, 0xdead_0000));
     let back = Send::write(a, &at(0), theirs, 4096);
     let nothing = Send::write(a, &nowhere, theirs, 100);

@@ -9,20 +9,8 @@ type Registered = Result<RegMrResponse, Status>;
 const MALFORMED: Registered = Err(Status::MalformedRequest);
 const ILLEGAL: Registered = Err(Status::IllegalParameter);
 const FULL: Registered = Err(Status::ResourceAllocationFailure);
-const IOVA: u64 = 0x7f00_0000_0000;
-
-struct Set {
-    driver: Driver,
-    pd: u16,
-}
 
 impl Set {
-    fn new(profile: Profile) -> Self {
-        let mut driver = Driver::new(profile);
-        let pd = driver.execute(&AllocPd {}).unwrap().pd;
-        Self { driver, pd }
-    }
-
     /// Returns a command that registers `pages` pages of 4 KiB.
     fn region(&self, pages: u64, list: PageList) -> RegMr {
         let mut command = reg_mr(self.pd, IOVA, pages * PAGE);
@@ -43,18 +31,6 @@ impl Set {
         change(&mut command);
         self.register(&command)
     }
-
-    fn deregister(&mut self, l_key: u32) {
-        self.driver.execute(&DeregMr { l_key }).unwrap();
-    }
-
-    fn pages(&self) -> usize {
-        self.driver.counts().mr_pages
-    }
-}
-
-fn one_page(address: u64) -> PageList {
-    PageList::Inline([address, 0, 0, 0])
 }
 
 /// Writes an indirect list of pages; returns its chunks.
@@ -67,7 +43,7 @@ fn write_chunks(world: &mut World, pages: &[u64]) -> Vec<CtrlBuffInfo> {
     let chunks: Vec<CtrlBuffInfo> = chunks.collect();
     for pair in chunks.windows(2) {
         let next = pair[0].address + CHUNK_NEXT_OFFSET as u64;
-        world.write(next, &pair[1].encode());
+        world.store(next, &pair[1].encode());
     }
     chunks
 }
@@ -87,9 +63,9 @@ fn pages_in_the_command() {
         assert_ne!(response.l_key, response.r_key);
         assert!(response.l_key < 1 << 24 && response.r_key < 1 << 24);
         assert!(response.validity.recv_ic_id && response.validity.rdma_read_ic_id);
-        assert_eq!(set.pages(), count as usize);
-        set.deregister(response.l_key);
-        assert_eq!(set.pages(), 0);
+        assert_eq!(set.driver.counts().mr_pages, count as usize);
+        set.execute(&DeregMr { l_key: response.l_key });
+        assert_eq!(set.driver.counts().mr_pages, 0);
 
         // One page less than the region has, and one more.
         pages[count as usize - 1] = 0;
@@ -118,8 +94,8 @@ fn lists_of_pages() {
         let first = chunks[0];
         let good = set.region(count, list(first));
         let l_key = set.register(&good).unwrap().l_key;
-        assert_eq!(set.pages(), count as usize);
-        set.deregister(l_key);
+        assert_eq!(set.driver.counts().mr_pages, count as usize);
+        set.execute(&DeregMr { l_key });
 
         let least = if indirect { 12 } else { 8 };
         for length in [0, least - 1, first.length - 8, first.length - 1, first.length + 8, u32::MAX] {
@@ -133,7 +109,7 @@ fn lists_of_pages() {
         assert_eq!(other_kind, MALFORMED, "{count} {indirect}");
         if let [.., last, _] = chunks[..] {
             let next = last.address + CHUNK_NEXT_OFFSET as u64;
-            set.driver.world.write(next, &[0xff; 4]);
+            set.driver.world.store(next, &[0xff; 4]);
             assert_eq!(set.register(&good), MALFORMED);
         }
     }
@@ -207,7 +183,7 @@ fn invalid_lists() {
     let direct = set.region(5, PageList::Direct(CtrlBuffInfo { length, address }));
     let world = &mut set.driver.world;
     let chunk = write_chunks(world, &page_addresses(1000))[0];
-    world.write(chunk.address + 8, &u64::to_le_bytes(unmapped));
+    world.store(chunk.address + 8, &u64::to_le_bytes(unmapped));
     let indirect = set.region(1000, PageList::Indirect(chunk));
     let mut pages = page_addresses(2 * PAGES_PER_CALL as u64);
     let list = page_list(&mut set.driver.world, &pages);
@@ -230,7 +206,7 @@ fn endless_chain() {
     let mut set = Set::new(Profile::Efa2);
     let world = &mut set.driver.world;
     let chunk = write_chunks(world, &page_addresses(512 * CHUNK_ENTRIES as u64))[0];
-    world.write(chunk.address + CHUNK_NEXT_OFFSET as u64, &chunk.encode());
+    world.store(chunk.address + CHUNK_NEXT_OFFSET as u64, &chunk.encode());
     let command = set.region(1 << 20, PageList::Indirect(chunk));
     // The last chunk would have to be shorter.
     assert_eq!(set.register(&command), MALFORMED);
@@ -245,7 +221,7 @@ fn endless_chain() {
 #[test]
 fn sizes_of_pages() {
     let mut set = Set::new(Profile::Efa2);
-    let good = set.region(1, one_page(1 << 30));
+    let good = set.region(1, PageList::Inline([1 << 30, 0, 0, 0]));
     for shift in 0..64 {
         let result = set.changed(good, |it| {
             it.flags.phys_page_size_shift = shift;
@@ -260,6 +236,6 @@ fn sizes_of_pages() {
 fn room_for_the_regions_of_efalnd() {
     let mut set = Set::new(Profile::Efa2);
     for _ in 0..512 + 8 * 4096 {
-        set.driver.execute(&alloc_mr(set.pd, 256)).unwrap();
+        set.execute(&AllocMr { pd: set.pd, max_pages: 256 });
     }
 }

@@ -42,7 +42,7 @@ fn contents() {
         assert_eq!(counts.mr_pages as u64, pages);
         // Its pages count against the limit from its allocation on, and only once.
         peers.set(KERNEL, &format!(r#"{{"max_total_pages":{}}}"#, pages + 1));
-        let one = alloc_mr(peers.qps[1].pd, 1);
+        let one = AllocMr { pd: peers.qps[1].pd, max_pages: 1 };
         let [first, second] = [(); 2].map(|()| peers.execute(KERNEL, &one).err());
         let full = Some(Status::ResourceAllocationFailure);
         assert_eq!((first, second), (None, full));
@@ -79,10 +79,10 @@ fn bad_registrations() {
 fn places_of_lists() {
     let mut peers = fast(2, 0);
     let good = registration(&mut peers);
-    let list: [u8; 16] = peers.world(KERNEL, |world| world.read(good.pbl));
+    let list: [u8; 16] = peers.world(KERNEL, |world| world.entry(good.pbl));
     for offset in 1..=16 {
         let pbl = good.pbl + PAGE / 2 + offset;
-        peers.world(KERNEL, |world| world.write(pbl, &list));
+        peers.world(KERNEL, |world| world.store(pbl, &list));
         let send = Send::register(&FastMrRegReq { pbl, ..good });
         if offset % 8 == 0 {
             assert_eq!(outcome(&mut peers, &send), OK);

@@ -180,9 +180,7 @@ fn completions_name_unknown_peers_by_address() {
 #[test]
 fn a_device_sends_to_itself() {
     let mut net = Net::new(&[Profile::Efa2], Settings::default());
-    let mut qps = [(); 2].map(|()| net.qp_of(0, Shape::new(QpType::Srd, 64)));
-    let [a, b] = &mut qps;
-    net.introduce(a, b);
+    let qps = net.pair([0, 0], [Shape::new(QpType::Srd, 64); 2]);
     let regions = [0, 1].map(|at: usize| net.region(&qps[at], 20, 0));
     let mut peers = Peers { net, qps, regions };
     let bytes = pattern(80_000, 2);

@@ -5,11 +5,12 @@
 
 use efa_testing::wait::{patience, wait_for, wait_until};
 use std::{
+    marker,
     sync::{
         atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc,
     },
-    thread,
+    thread::{self, Scope},
 };
 
 use super::*;
@@ -21,32 +22,35 @@ const LONG: u32 = 100_000;
 /// Occupies a device while `meanwhile` runs.
 fn occupy<R>(net: &mut Net, port: PortId, meanwhile: impl FnOnce(&mut Net) -> R) -> R {
     let (fabric, now) = (Arc::clone(&net.fabric), net.now);
-    let (begins, begun) = mpsc::channel();
-    let (ends, ended) = mpsc::channel::<()>();
-    let occupant = thread::spawn(move || {
-        fabric.with(port, now, 0, |_, _| {
-            begins.send(()).unwrap();
-            // Blocks until the sender is dropped.
-            let _ = ended.recv();
+    thread::scope(|scope| {
+        let (begins, begun) = mpsc::channel();
+        let (_ends, ended) = mpsc::channel::<()>();
+        scope.spawn(move || {
+            fabric.with(port, now, 0, |_, _| {
+                begins.send(()).unwrap();
+                // Blocks until the sender is dropped.
+                let _ = ended.recv();
+            });
         });
-    });
-    begun.recv().unwrap();
-    let result = meanwhile(net);
-    drop(ends);
-    occupant.join().unwrap();
-    result
+        begun.recv().unwrap();
+        meanwhile(net)
+    })
 }
 
-/// Moves all packets that can be moved, which must not block.
-fn run(net: &Net) {
+/// Does something with a network that must not block.
+fn at_once(net: &Net, work: impl FnOnce(&Fabric<World>, Duration) + marker::Send + 'static) {
     let (fabric, now) = (Arc::clone(&net.fabric), net.now);
     let (ends, ended) = mpsc::channel();
     thread::spawn(move || {
-        fabric.run(now, UNLIMITED_BUDGET);
-        let _ = ends.send(());
+        work(&fabric, now);
+        ends.send(())
     });
-    let ended = ended.recv_timeout(patience());
-    ended.expect("packets are moved while a device is occupied");
+    assert!(ended.recv_timeout(patience()).is_ok(), "a thread is blocked");
+}
+
+/// Moves all packets that can be moved.
+fn run(net: &Net) {
+    at_once(net, |fabric, now| _ = fabric.run(now, UNLIMITED_BUDGET));
 }
 
 /// Two queue pairs with address handles of each other, and a region of each.
@@ -74,9 +78,7 @@ impl Pair {
             Operation::Datagram => QpType::Ud,
             _ => QpType::Srd,
         };
-        let mut qps = ports.map(|port| net.qp(port, qp_type));
-        let [a, b] = &mut qps;
-        net.introduce(a, b);
+        let qps = net.pair(ports, [Shape::new(qp_type, 128); 2]);
         let regions = [0, 1].map(|index: usize| net.region(&qps[index], 30, 0));
         net.fill(&regions[0], 0, &pattern(LONG as usize, 1));
         net.fill(&regions[1], 0, &pattern(LONG as usize, 2));
@@ -248,48 +250,32 @@ impl Drop for Stopped<'_> {
     }
 }
 
-/// Threads that move packets, with a substitute for each that is stuck.
-struct Threads {
-    fabric: Arc<Fabric<World>>,
-    now: Duration,
-    /// Number of calls of `run`, each of which takes a microsecond.
-    calls: AtomicU64,
-    stop: AtomicBool,
-}
-
-impl Threads {
-    fn start(net: &Net) -> Arc<Self> {
-        let threads = Arc::new(Self {
-            fabric: Arc::clone(&net.fabric),
-            now: net.now,
-            calls: AtomicU64::new(0),
-            stop: AtomicBool::new(false),
-        });
-        let watching = Arc::clone(&threads);
-        thread::spawn(move || watching.watch());
-        threads
-    }
-
-    fn watch(self: Arc<Self>) {
-        let mut seen = Runs::default();
-        let mut missing = 1;
-        while !self.stop.load(Ordering::Relaxed) {
-            for _ in 0..missing {
-                let working = Arc::clone(&self);
-                thread::spawn(move || working.work());
-            }
-            thread::sleep(Duration::from_millis(1));
-            missing = self.fabric.relieve(&mut seen);
-        }
-    }
-
-    fn work(&self) {
-        while !self.stop.load(Ordering::Relaxed) && !self.fabric.has_returned() {
-            let time = Duration::from_micros(self.calls.fetch_add(1, Ordering::Relaxed));
-            self.fabric.run(self.now + time, 128);
+/// Moves packets until `stop`, in threads that have a substitute for each that is stuck. Each call of `run` takes a microsecond, and
+/// their number is counted.
+fn keep_running<'a>(
+    scope: &'a Scope<'a, '_>,
+    fabric: &'a Fabric<World>,
+    start: Duration,
+    calls: &'a AtomicU64,
+    stop: &'a AtomicBool,
+) {
+    let work = move || {
+        while !stop.load(Ordering::Relaxed) && !fabric.has_returned() {
+            let time = Duration::from_micros(calls.fetch_add(1, Ordering::Relaxed));
+            fabric.run(start + time, 128);
             thread::yield_now();
         }
-    }
+    };
+    scope.spawn(move || {
+        let (mut seen, mut missing) = (Runs::default(), 1);
+        while !stop.load(Ordering::Relaxed) {
+            for _ in 0..missing {
+                scope.spawn(work);
+            }
+            thread::sleep(Duration::from_millis(1));
+            missing = fabric.relieve(&mut seen);
+        }
+    });
 }
 
 /// A guest can make accesses to its memory take as long as it likes.
@@ -304,20 +290,18 @@ fn devices_do_not_wait_for_the_memory_of_another_guest() {
         one.post(&mut net, what);
         other.post(&mut net, what);
         let memory = net.fabric.with_guest(PortId(slow), |world| Arc::clone(&world.stuck));
-        let stuck = memory.write().unwrap();
-        let threads = Threads::start(&net);
-        let stopped = Stopped(&threads.stop);
-        wait_until("end beside slow memory", || other.has_ended(&mut net, what));
-        // A command that revokes memory waits for copies.
-        let (fabric, now) = (Arc::clone(&net.fabric), net.now);
-        let (ends, ended) = mpsc::channel();
-        thread::spawn(move || {
-            fabric.with(PortId(victim), now, 0, |_, host| host.quiesce());
-            ends.send(())
+        let fabric = Arc::clone(&net.fabric);
+        let (calls, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+        thread::scope(|scope| {
+            let stuck = memory.write().unwrap();
+            let stopped = Stopped(&stop);
+            keep_running(scope, &fabric, net.now, &calls, &stop);
+            wait_until("end beside slow memory", || other.has_ended(&mut net, what));
+            // A command that revokes memory waits for copies.
+            at_once(&net, move |fabric, now| fabric.with(PortId(victim), now, 0, |_, host| host.quiesce()));
+            drop(stuck);
+            wait_until("end", || one.has_ended(&mut net, what));
+            drop(stopped);
         });
-        ended.recv_timeout(patience()).expect("a command ends");
-        drop(stuck);
-        wait_until("end", || one.has_ended(&mut net, what));
-        drop(stopped);
     }
 }

@@ -6,9 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-const OK: CompStatus = CompStatus::Ok;
 const MS: Duration = Duration::from_millis(1);
-const SECOND: Duration = Duration::from_secs(1);
 
 /// Returns the number of packets that the first device has sent again.
 fn retransmitted(peers: &mut Peers) -> u64 {

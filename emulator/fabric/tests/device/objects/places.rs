@@ -21,7 +21,7 @@ fn places_in_bars() {
         let mut command = set.create_cq_with_events();
         command.uar = uars[uar];
         let cq = set.execute(&command);
-        let mut command = commands::create_qp(set.pd, uars[uar], cq.cq_idx, set.ring);
+        let mut command = create_qp(set.pd, uars[uar], cq.cq_idx, set.ring);
         (command.send_queue_depth, command.send_queue_ring_size) = (2048, 2048 * 128);
         let qp = set.execute(&command);
         for offset in [cq.db_offset, qp.sq_db_offset, qp.rq_db_offset] {

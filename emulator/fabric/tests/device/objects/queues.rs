@@ -47,7 +47,7 @@ impl Queues {
     }
 
     fn entry(&mut self, index: u16) -> Eqe {
-        Eqe::decode(&self.driver.world.read(self.ring + u64::from(index) * 16))
+        Eqe::decode(&self.driver.world.entry(self.ring + u64::from(index) * 16))
     }
 
     /// Takes the next event, if there is one.
@@ -169,8 +169,8 @@ fn queues_are_where_the_driver_put_them() {
         (Queue::Eq(set.eqn), set.ring, u64::from(DEPTH) * 16),
     ] {
         set.poke(queue, 7, &[1, 2, 3]).unwrap();
-        assert_eq!(set.driver.world.read(ring + 6), [0, 1, 2, 3, 0]);
-        set.driver.world.write(ring + size - 2, &[4, 5]);
+        assert_eq!(set.driver.world.entry(ring + 6), [0, 1, 2, 3, 0]);
+        set.driver.world.store(ring + size - 2, &[4, 5]);
         assert_eq!(set.peek(queue, size - 3, 3).unwrap(), [0, 4, 5]);
         for (offset, length) in [(size, 1), (size - 1, 2), (u64::MAX, 1), (0, 4096)] {
             let error = set.peek(queue, offset, length).unwrap_err();

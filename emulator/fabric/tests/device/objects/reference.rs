@@ -270,7 +270,7 @@ impl Both {
                 self.execute(&command)
             }
             Kind::Ah => self.execute(&CreateAh { dest_addr: [peer; 16], pd: pd_ }),
-            Kind::Mr if has_events || max_pages == 0 => self.execute(&alloc_mr(pd_, max_pages)),
+            Kind::Mr if has_events || max_pages == 0 => self.execute(&AllocMr { pd: pd_, max_pages }),
             Kind::Mr => {
                 let mut command = reg_mr(pd_, PAGE, PAGE * u64::from(max_pages));
                 let page = |index| if index < max_pages { PAGE } else { 0 };
@@ -279,7 +279,7 @@ impl Both {
             }
             Kind::Counter => {
                 uses = vec![uar];
-                self.execute(&create_counter(uar_, ring))
+                self.execute(&CreateEventCounter { uar: uar_, paddr: ring })
             }
         };
         let expected = match kind {

@@ -4,8 +4,6 @@
 
 use super::*;
 
-const FLUSHED: CompStatus = CompStatus::Flushed;
-
 #[test]
 fn queue_pairs_in_error_flush() {
     let mut peers = ideal();

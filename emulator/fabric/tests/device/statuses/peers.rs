@@ -85,11 +85,6 @@ fn receivers_that_are_not_ready() {
     }
 }
 
-/// A network that loses everything.
-fn lossy() -> Settings {
-    network(r#"{"path":[{"loss":1.0},{"loss":1.0},{"loss":1.0},{"loss":1.0}]}"#)
-}
-
 /// Asserts that a time span is a part of these seconds.
 #[track_caller]
 fn in_seconds(time: Duration, range: std::ops::Range<u64>) {
@@ -100,7 +95,7 @@ fn in_seconds(time: Duration, range: std::ops::Range<u64>) {
 fn peers_that_do_not_respond() {
     for (silence_s, range) in [(2.0, 2..3), (15.0, 15..16)] {
         // A peer that has never responded.
-        let settings = Settings { silence_s, ..lossy() };
+        let settings = Settings { loss: 1.0, silence_s, ..Settings::default() };
         let mut peers = Peers::of(settings.clone(), QpType::Srd, 256);
         for send in [peers.message(100), peers.read(100)] {
             let start = peers.now;

@@ -5,7 +5,7 @@
 use super::*;
 
 /// Distance from IOVAs of regions to just below 0, so that an access of 100 bytes wraps.
-const WRAPPING: u64 = u64::MAX - 0x7f00_0000_0000 - 50;
+const WRAPPING: u64 = u64::MAX - IOVA - 50;
 
 /// Permissions of a region, by bit: of its own queue pairs to write, and of peers to write and to read.
 const OWN: u8 = 1;
@@ -16,9 +16,7 @@ const REMOTE_READ: u8 = 4;
 fn old(profiles: [Profile; 2], qp_type: QpType, overrides: &str, permissions: u8) -> Peers {
     let mut net = Net::new(&profiles, Settings::default());
     [0, 1].map(|port| net.set(PortId(port), overrides));
-    let mut qps = [0, 1].map(|port| net.qp_of(port, Shape::new(qp_type, 64)));
-    let [a, b] = &mut qps;
-    net.introduce(a, b);
+    let qps = net.pair([0, 1], [Shape::new(qp_type, 64); 2]);
     let permissions = RegMrPermissions::from_raw(permissions);
     let regions = [0, 1].map(|at: usize| net.region_with(&qps[at], 1, 0, permissions));
     Peers { net, qps, regions }

@@ -200,7 +200,7 @@ impl Run {
         self.flight = Default::default();
         self.programs.leave(0);
         let Programs { nets, qps, regions, links } = &mut self.programs;
-        let pages = regions[1].pages().len() as u64;
+        let pages = regions[1].pages.len() as u64;
         nets[1] = Net::of_program(&[Profile::Efa3], Settings::default(), 2, 2);
         nets[1].now = nets[0].now;
         let addresses = [1, 0].map(|other: usize| [nets[other].address(PortId(0))]);
