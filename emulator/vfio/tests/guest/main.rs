@@ -238,6 +238,8 @@ proptest! {
             let _ = guest.device.client.region_write(region, offset, &data);
             let _ = guest.device.client.region_read(region, offset, &mut data);
         }
+        // The thread of its VMM has not panicked.
+        guest.command();
         drop(guest);
         // The next guest finds a device that works.
         let mut guest = machine.guest();
