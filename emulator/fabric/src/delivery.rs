@@ -12,7 +12,7 @@ use crate::{
     memory::{BOUNCED, Guest},
     network::Load,
     packet::{Ack, Body, Carried, Data, Header, OVERHEAD, Origin, Packet, PortId, Verdict},
-    schedule::Woken,
+    schedule::{Run, Woken},
     wire::Wire,
 };
 
@@ -35,6 +35,8 @@ pub(crate) struct Transfer<'a, G: Guest> {
     pub(crate) wire: &'a Wire,
     pub(crate) now: Duration,
     pub(crate) to: &'a Endpoint<G>,
+    /// The run of the endpoint's port.
+    pub(crate) run: Run,
     /// The sender, if it is a device of this program.
     pub(crate) sender: Option<&'a Endpoint<G>>,
 }
@@ -65,7 +67,7 @@ impl<G: Guest> Transfer<'_, G> {
                 }
                 (Origin::Device(_), Some(sender)) => {
                     let lock = || sender.lock_for(self.to.port);
-                    match self.to.mailbox.accessing(sender.port, lock) {
+                    match self.to.mailbox.accessing(self.run, sender.port, lock) {
                         Some(mut state) => (state.locate(self.now, data), &sender.remembered),
                         None => {
                             if sender.mailbox.is_slow() {
@@ -87,7 +89,7 @@ impl<G: Guest> Transfer<'_, G> {
                 Payload::Memory(..) if !direct => {
                     let mut bytes = Vec::new();
                     let read = || payload.read(data.length, &mut bytes);
-                    match self.to.mailbox.accessing(packet.from, read) {
+                    match self.to.mailbox.accessing(self.run, packet.from, read) {
                         Ok(()) => Payload::Inline(bytes.into()),
                         Err(Unplaced::Busy) => continue,
                         Err(unplaced) => {
@@ -179,7 +181,7 @@ impl<G: Guest> Transfer<'_, G> {
     fn with_sender<R>(&self, work: impl FnOnce(&mut State<G>) -> R) -> Option<R> {
         let sender = self.sender.filter(|sender| !sender.mailbox.is_slow())?;
         let work = || sender.lock_now().map(|mut state| work(&mut state));
-        self.to.mailbox.accessing(sender.port, work)
+        self.to.mailbox.accessing(self.run, sender.port, work)
     }
 
     /// Places payload at an endpoint, and acknowledges it to the sender.
@@ -207,7 +209,7 @@ impl<G: Guest> Transfer<'_, G> {
         drop(state);
         let copy = || payload.copy(&placement.target);
         let written = match payload {
-            Payload::Memory(..) => self.to.mailbox.accessing(packet.from, copy),
+            Payload::Memory(..) => self.to.mailbox.accessing(self.run, packet.from, copy),
             _ => copy(),
         };
         if written == Ok(Ok(())) {

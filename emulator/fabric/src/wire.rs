@@ -76,11 +76,27 @@ impl Mailbox {
         self.slow.load(Ordering::Relaxed) > 0
     }
 
-    /// Records that the port accesses memory of another port's guest while `work` runs.
-    pub(crate) fn accessing<R>(&self, port: PortId, work: impl FnOnce() -> R) -> R {
-        self.accessed.store(port.0, Ordering::Relaxed);
+    /// Begins a run of the port, if it is queued.
+    pub(crate) fn begin(&self) -> Option<Run> {
+        let run = self.turn.begin();
+        if run.is_some() {
+            // The last run may have been taken away from a thread that still accesses memory.
+            self.accessed.store(NOBODY, Ordering::Relaxed);
+        }
+        run
+    }
+
+    /// Records that a run of the port accesses memory of another port's guest while `work` runs. The record is that of the run in
+    /// progress: a thread that has lost the port, and comes back, must not hide what its substitute accesses.
+    pub(crate) fn accessing<R>(&self, run: Run, port: PortId, work: impl FnOnce() -> R) -> R {
+        let record = |port| {
+            if self.turn.run() == Some(run) {
+                self.accessed.store(port, Ordering::Relaxed);
+            }
+        };
+        record(port.0);
         let result = work();
-        self.accessed.store(NOBODY, Ordering::Relaxed);
+        record(NOBODY);
         result
     }
 
@@ -327,5 +343,59 @@ impl Wire {
     /// Whether there is such a port, and `test` holds for it.
     fn has(&self, port: PortId, test: impl FnOnce(&Mailbox) -> bool) -> bool {
         self.ports.load().mailboxes.get(port.0).is_some_and(|mailbox| test(mailbox))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::mpsc, thread};
+
+    use super::*;
+    use crate::Settings;
+
+    /// Lets the runs in progress last longer than two calls.
+    fn relieve(wire: &Wire) -> usize {
+        let mut seen = Vec::new();
+        (0..2).map(|_| wire.relieve(&mut seen)).sum()
+    }
+
+    /// Takes a port twice: from a thread that comes back, and then from its substitute.
+    #[test]
+    fn a_thread_that_comes_back_does_not_hide_what_its_substitute_accesses() {
+        let wire = Wire::new(Network::new(Settings::default(), 1));
+        let [port, slow, slower] = [(); 3].map(|()| wire.add_port(false));
+        let mailbox = &port.1;
+        let (begins, begun) = mpsc::channel();
+        let (ends, ended) = mpsc::channel::<()>();
+        let begin = || {
+            assert!(mailbox.turn.wake() || mailbox.turn.run().is_none());
+            mailbox.begin().unwrap()
+        };
+        thread::scope(|scope| {
+            // Dropped by a failure, too.
+            let ends = ends;
+            let first = begin();
+            let second = mailbox.accessing(first, slow.0, || {
+                assert_eq!((relieve(&wire), slow.1.is_slow()), (1, true));
+                let second = begin();
+                let slower = slower.0;
+                scope.spawn(move || {
+                    mailbox.accessing(second, slower, || {
+                        begins.send(()).unwrap();
+                        let _ = ended.recv();
+                    });
+                });
+                begun.recv().unwrap();
+                second
+            });
+            // As after a copy.
+            mailbox.accessing(first, slow.0, || ());
+            assert_eq!((relieve(&wire), slower.1.is_slow(), mailbox.is_slow()), (1, true, false));
+            assert_ne!(mailbox.turn.run(), Some(second));
+            // The substitute's record does not outlast its run.
+            let third = begin();
+            assert_eq!((relieve(&wire), mailbox.is_slow(), mailbox.turn.run()), (1, true, Some(third)));
+            drop(ends);
+        });
     }
 }

@@ -16,7 +16,13 @@ use super::{
     placement::{Payload, Unplaced},
     sending::PACKETS_AT_ONCE,
 };
-use crate::{memory::Guest, network::Load, packet::PortId, schedule::Woken, wire::Wire};
+use crate::{
+    memory::Guest,
+    network::Load,
+    packet::PortId,
+    schedule::{Run, Woken},
+    wire::Wire,
+};
 
 impl<G: Guest> State<G> {
     /// Adds a message to a batch, unless it needs packets: then its work request is returned.
@@ -98,7 +104,7 @@ impl<G: Guest> Endpoint<G> {
     /// Delivers a batch of messages. The thread may be stuck in the memory of a receiver, and the port is taken away from it then.
     pub(crate) fn exchange(
         &self,
-        now: Duration,
+        (run, now): (Run, Duration),
         wire: &Wire,
         find: impl Fn(PortId) -> Option<Arc<Self>>,
         batch: &mut Batch<G::Memory>,
@@ -113,7 +119,7 @@ impl<G: Guest> Endpoint<G> {
             let is_slow = self.mailbox.is_slow();
             let places = match receiver.mailbox.is_slow() {
                 true => None,
-                false => self.mailbox.accessing(receiver.port, || {
+                false => self.mailbox.accessing(run, receiver.port, || {
                     let mut state = receiver.lock_now()?;
                     state.take(messages);
                     Some(state.guest.pins().later())
@@ -124,7 +130,7 @@ impl<G: Guest> Endpoint<G> {
                 for message in &mut *messages {
                     message.copy(is_slow, bytes, |access| {
                         let _pinned = places.pin().ok_or(Unplaced::Busy)?;
-                        self.mailbox.accessing(receiver.port, access)
+                        self.mailbox.accessing(run, receiver.port, access)
                     });
                 }
             }
@@ -132,7 +138,7 @@ impl<G: Guest> Endpoint<G> {
             self.end_all(now, wire, messages, woken);
             if has_taken {
                 let conclude = || receiver.conclude_all(wire, messages, woken);
-                self.mailbox.accessing(receiver.port, conclude);
+                self.mailbox.accessing(run, receiver.port, conclude);
             }
         }
         messages.clear();

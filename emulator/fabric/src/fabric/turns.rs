@@ -30,7 +30,7 @@ impl<G: Guest> Fabric<G> {
             Port::Endpoint(endpoint) => &endpoint.mailbox,
             Port::Peer(peer) => &peer.mailbox,
         };
-        let Some(run) = mailbox.turn.begin() else {
+        let Some(run) = mailbox.begin() else {
             return 1;
         };
         let (used, more) = match &found {
@@ -78,7 +78,7 @@ impl<G: Guest> Fabric<G> {
         let (sent, more) = state.work(now, &self.wire, budget, &mut batch, woken);
         drop(state);
         let find = |port| self.endpoint(port);
-        endpoint.exchange(now, &self.wire, find, &mut batch, woken);
+        endpoint.exchange((run, now), &self.wire, find, &mut batch, woken);
         *endpoint.batch.lock() = batch;
         let rests = !receives && !endpoint.unfinished.lock().is_empty();
         (received + sent, more || rests || !mailbox.is_empty())
@@ -100,7 +100,7 @@ impl<G: Guest> Fabric<G> {
                 break;
             };
             let sender = self.endpoint(copied.packet.from);
-            let transfer = Transfer { wire: &self.wire, now, to: endpoint, sender: sender.as_deref() };
+            let transfer = Transfer { wire: &self.wire, now, to: endpoint, run, sender: sender.as_deref() };
             match transfer.finish(copied, woken) {
                 Delivered::Done => received += 1,
                 Delivered::Later(packet) => mailbox.put_back(packet),
@@ -120,7 +120,7 @@ impl<G: Guest> Fabric<G> {
                 Body::Data(data, Origin::Device(_)) => data.length / PACKET + 1,
                 _ => 1,
             };
-            match self.deliver(endpoint, now, popped, woken) {
+            match self.deliver(endpoint, (run, now), popped, woken) {
                 Delivered::Done => received += packets,
                 Delivered::Later(packet) => mailbox.put_back(packet),
                 Delivered::Unfinished => return Err(received),
@@ -130,7 +130,7 @@ impl<G: Guest> Fabric<G> {
     }
 
     /// Delivers a packet to an endpoint.
-    fn deliver(&self, to: &Endpoint<G>, now: Duration, popped: Popped, woken: &mut Woken) -> Delivered {
+    fn deliver(&self, to: &Endpoint<G>, (run, now): (Run, Duration), popped: Popped, woken: &mut Woken) -> Delivered {
         let wire = &self.wire;
         let Popped { packet, again } = popped;
         if packet.to != to.port {
@@ -158,7 +158,7 @@ impl<G: Guest> Fabric<G> {
             }
             Body::Data(..) => {
                 let sender = self.endpoint(packet.from);
-                let transfer = Transfer { wire, now, to, sender: sender.as_deref() };
+                let transfer = Transfer { wire, now, to, run, sender: sender.as_deref() };
                 return transfer.deliver(packet, woken);
             }
         }
@@ -187,7 +187,7 @@ impl<G: Guest> Fabric<G> {
                 }
                 Body::Data(data, Origin::Device(_)) => {
                     let read = || delivery::read(now, &sender, peer.port, &data);
-                    match peer.mailbox.accessing(packet.from, read) {
+                    match peer.mailbox.accessing(run, packet.from, read) {
                         Ok(Some((header, payload))) => FrameBody::Data { data, header, payload },
                         Ok(None) => continue,
                         Err(Occupied) => {
