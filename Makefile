@@ -41,9 +41,9 @@ build:
 # Builds need the network, tests have one of their own.
 options = $(SUITE:%=--suite %) $(if $(ONLY),--only "$(ONLY)") $(kernel) $(LENGTH:%=--length %)
 pytest = python3 -m pytest -c tests/pytest.ini tests dkms emulator/lab
-tests = tools/enter --net sh -c '$(pytest) --build $(options) --tier $1 && \
-	exec unshare --net sh -c "ip link set lo up && exec $(pytest) -q -n $$(nproc) --tier $1 $(patsubst %,--junitxml=%,$(JUNIT)) \
-	$(subst ",\",$(options))"'
+tests = $(if $(JUNIT),rm -f $(keep)/junit.xml;) tools/enter --net sh -c '$(pytest) --build $(options) --tier $1 && \
+	exec unshare --net sh -c "ip link set lo up && exec $(pytest) -q -n $$(nproc) --tier $1 $(if $(JUNIT),--junitxml=\$$EFA_KEEP/junit.xml) \
+	$(subst ",\",$(options))"' ; status=$$?; $(if $(JUNIT),cp $(keep)/junit.xml '$(JUNIT)';) exit $$status
 .PHONY: check check-all
 check:
 	@$(call tests,check)
