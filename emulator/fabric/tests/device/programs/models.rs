@@ -128,22 +128,22 @@ fn messages_arrive_at_most_once_if_a_peer_is_restarted() {
 
 #[test]
 fn messages_wait_for_a_receiver_that_is_not_ready() {
-    let lengths = sized(&[100; 1][..], &[100; 2]);
-    explore("receives", &Bounds { lengths, is_late: true, waits: 1, ..CALM }, all_arrive);
+    let waits = sized(1, 2);
+    explore("receives", &Bounds { lengths: &[100], is_late: true, waits, ..CALM }, all_arrive);
 }
 
 /// A write of two packets.
 #[test]
 fn writes_arrive_once_and_whole() {
-    let waits = sized(0, 1);
-    let bounds = Bounds { kind: Kind::Write, lengths: &[9000], losses: 1, copies: 1, waits, ..CALM };
+    let (losses, copies) = sized((1, 1), (2, 1));
+    let bounds = Bounds { kind: Kind::Write, lengths: &[9000], losses, copies, ..CALM };
     explore("writes", &bounds, all_arrive);
 }
 
 /// A read whose response has two packets.
 #[test]
 fn reads_end_once_and_whole() {
-    let (losses, waits) = sized((0, 0), (1, 1));
-    let bounds = Bounds { kind: Kind::Read, lengths: &[9000], losses, copies: 1, waits, ..CALM };
+    let losses = sized(0, 1);
+    let bounds = Bounds { kind: Kind::Read, lengths: &[9000], losses, copies: 1, ..CALM };
     explore("reads", &bounds, all_arrive);
 }
