@@ -143,8 +143,7 @@ impl Input {
         let mut inputs = all();
         inputs.retain(|input| matches!(input.source, Source::Rule(_)));
         let input = &inputs[choices.below(inputs.len() as u64) as usize];
-        let values = input.values();
-        let value = values[choices.below(values.len() as u64) as usize];
+        let value = choices.pick(&input.values());
         let Source::Rule(when) = &input.source else {
             unreachable!("those were removed");
         };

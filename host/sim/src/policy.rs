@@ -65,8 +65,10 @@ impl Plan {
 /// in [`searched`]. Returns the number of runs.
 ///
 /// A deviation runs another task, preempts a task at a [`point`], or advances the clock although a
-/// task can run. With `stalls`, a task may also stand still at a point, for five seconds. This is delay-bounded scheduling (Emmi, Qadeer and Rakamaric, POPL 2011). Most
-/// races need few deviations. The number of runs is that of the steps to the power of `bound`.
+/// task can run. With `stalls`, a task may also stand still at a point, for five seconds.
+///
+/// This is delay-bounded scheduling (Emmi, Qadeer and Rakamaric, POPL 2011). Most races need few
+/// deviations. The number of runs is that of the steps to the power of `bound`.
 pub fn search(bound: usize, stalls: bool, mut life: impl FnMut(Policy)) -> u64 {
     let (mut plans, mut runs) = (vec![Vec::new()], 0);
     while let Some(deviations) = plans.pop() {

@@ -10,40 +10,15 @@ use serde_json::Value;
 
 use super::*;
 
-#[test]
-fn registers() {
-    run(include_str!("scenarios/registers.txt"));
+macro_rules! scenarios {
+    ($($name:ident)*) => {$(
+        #[test]
+        fn $name() {
+            run(include_str!(concat!("scenarios/", stringify!($name), ".txt")));
+        }
+    )*};
 }
-
-#[test]
-fn queues() {
-    run(include_str!("scenarios/queues.txt"));
-}
-
-#[test]
-fn events() {
-    run(include_str!("scenarios/events.txt"));
-}
-
-#[test]
-fn sessions() {
-    run(include_str!("scenarios/sessions.txt"));
-}
-
-#[test]
-fn rules() {
-    run(include_str!("scenarios/rules.txt"));
-}
-
-#[test]
-fn trace() {
-    run(include_str!("scenarios/trace.txt"));
-}
-
-#[test]
-fn deaths() {
-    run(include_str!("scenarios/deaths.txt"));
-}
+scenarios!(registers queues events sessions rules trace deaths);
 
 fn run(scenarios: &str) {
     for scenario in scenarios.split("\n\n") {

@@ -127,24 +127,19 @@ fn inputs_lie() {
         for value in input.values() {
             let mut written = 0;
             for is_bound in [false, true] {
-                let input = input.clone();
-                let set = move |rig: &mut Rig| {
+                let counted = rig::run_without_end(Profile::Efa4, Policy::Sequential, |mut rig| {
                     // A corrupted completion may report the failure of a command that was executed.
                     sim::memory::set_strict(false);
                     if is_bound {
                         rig.probe().unwrap();
                     }
-                    let count = input.set(rig, value);
+                    let count = input.set(&rig, value);
                     if is_bound || rig.probe().is_ok() {
-                        use_all(rig);
+                        use_all(&rig);
                     }
-                    let count = count(rig);
+                    let count = count(&rig);
                     rig.heal();
                     rig.shared.set_liar(None);
-                    count
-                };
-                let counted = rig::run_without_end(Profile::Efa4, Policy::Sequential, |mut rig| {
-                    let count = set(&mut rig);
                     rig.end_unless_known();
                     count
                 });
