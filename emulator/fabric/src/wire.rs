@@ -359,6 +359,20 @@ mod tests {
         (0..2).map(|_| wire.relieve(&mut seen)).sum()
     }
 
+    #[test]
+    fn an_address_is_forgotten_with_its_own_port_only() {
+        let wire = Wire::new(Network::new(Settings::default(), 1));
+        let [old, new] = [(); 2].map(|()| wire.add_port(false).0);
+        let address = Address::default();
+        for port in [old, new] {
+            wire.enter(address, port, None);
+        }
+        wire.forget(address, old);
+        assert!(wire.ports.load().directory.contains_key(&address));
+        wire.forget(address, new);
+        assert!(wire.ports.load().directory.is_empty());
+    }
+
     /// Takes a port twice: from a thread that comes back, and then from its substitute.
     #[test]
     fn a_thread_that_comes_back_does_not_hide_what_its_substitute_accesses() {
