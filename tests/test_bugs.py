@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import CLONE, succeeds
+from conftest import CLONE, ran, succeeds
 from test_host import COUNTS, cargo
 
 MINUTES = 16
@@ -38,11 +38,11 @@ def restore():
     succeeds(["rsync", "-rlpc", "--delete", "--filter=:- .gitignore", "--exclude=/.git", f"{CLONE}/", TREE])
 
 
-def run(package, *tests):
-    """Runs tests of a package in the tree; returns cargo's output and status."""
+def run(package, *words, how=ran):
+    """Runs cargo test for a package in the tree; returns its output and status."""
     workspace = "emulator" if package.startswith("efa-") else "host"
     settings = {"CARGO_TARGET_DIR": str(KEEP / workspace), "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER": f"timeout {LIMIT}"}
-    return cargo(workspace, "test", "-p", package, *(["--", "--exact", *tests] if tests else ["--no-run"]), clone=TREE, **settings)
+    return cargo(workspace, "test", "-p", package, *words, clone=TREE, how=how, **settings)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -56,7 +56,7 @@ def tree(request):
             _, package, test = header(item.callspec.params["patch"])
             named.setdefault(package, set()).add(test)
     for package in named.keys() - {"guest"}:
-        said, status = run(package, *named[package])
+        said, status = run(package, "--", "--exact", *named[package])
         passed = sum(int(count) for count, _, _ in COUNTS.findall(said))
         assert (status, passed) == (0, len(named[package])), f"{package} without a bug: {said[-6000:]}"
 
@@ -72,7 +72,7 @@ def patch(request):
 @pytest.mark.parametrize("patch", sorted((CLONE / "host/bugs").glob("*.patch")), ids=lambda patch: patch.stem, indirect=True)
 def test_bug(patch, capsys):
     kind, package, test = header(patch)
-    said, status = run("driver") if package == "guest" else run(package, test)
+    said, status = run("driver", "--no-run") if package == "guest" else run(package, "--", "--exact", test)
     built, runs, output = said.partition("\n     Running ")
     if package == "guest":
         program, _, case = test.partition("::")

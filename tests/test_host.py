@@ -25,7 +25,7 @@ WORKSPACES = {
 }
 
 
-def cargo(workspace, *words, clone=CLONE, **environment):
+def cargo(workspace, *words, clone=CLONE, how=ran, **environment):
     """Runs cargo in a workspace of a clone, with the folder that tools/builds.mk builds in; returns its output and status."""
     linker = {
         "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER": "clang-19",
@@ -33,7 +33,7 @@ def cargo(workspace, *words, clone=CLONE, **environment):
     }
     settings = {**os.environ, "CARGO_TARGET_DIR": f"{os.environ['EFA_KEEP']}/{workspace}", **linker, **WORKSPACES[workspace], **environment}
     command = ["cargo", *words[:1], "--offline", "--locked", "--manifest-path", clone / workspace / "Cargo.toml", *words[1:]]
-    done = ran(command, env=settings)
+    done = how(command, env=settings)
     return done.stdout, done.returncode
 
 

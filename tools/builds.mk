@@ -199,11 +199,11 @@ ruff:
 checkpatch:
 	@$(cached) $@ '$(EFA_ROOT)' -- sh -ec 'tar -x -f /usr/src/linux-source-$(series).tar.xz -C $$OUT --strip-components=2 --wildcards \
 		"*/scripts/checkpatch.pl" "*/scripts/const_structs.checkpatch" "*/scripts/spelling.txt"'
-.PHONY: cargo-deny
+.PHONY: cargo-deny cargo-mutants
 cargo-deny := 0.18.3
-cargo-deny:
-	@$(cached) $@ '$(EFA_ROOT)' -- sh -ec 'CARGO_TARGET_DIR=$(EFA_KEEP)/cargo-deny cargo install --locked --root $$OUT \
-		--version $(cargo-deny) cargo-deny'
+cargo-mutants := 26.0.0
+cargo-deny cargo-mutants:
+	@$(cached) $@ '$(EFA_ROOT)' -- sh -ec 'CARGO_TARGET_DIR=$(EFA_KEEP)/$@ cargo install --debug --locked --root $$OUT --version $($@) $@'
 
 # Debian's newest kernel, which changes each day.
 .PHONY: canary
