@@ -50,6 +50,7 @@ SHARED = re.compile(r"(?:^#\[allow\([^\n]*\)\]\n)?^mod (?:ffi|rdma|sys);\n", re.
 # Paths whose uses are rewritten below in the kernel crate, so that nothing imports them there.
 UNUSED = {
     ("super", "atomic", "dma_rmb"),
+    ("super", "atomic", "read_once"),
     ("crate", "sys"),
     ("crate", "sys", "device"),
     ("super", "device", "as_raw"),
@@ -62,6 +63,7 @@ CODE = (
     (re.compile(r"\$crate::ffi::"), "$crate::bindings::"),
     (re.compile(r"(?<![:\w$])kernel::(?=\w)"), "crate::"),
     (re.compile(r"(?<![.\w])dma_rmb\(\)"), "crate::sync::barrier::dma_mb(crate::sync::barrier::Read)"),
+    (re.compile(r"(?<![.\w])read_once\((\w+)\)"), r"\1.read_volatile()"),
     # A device of the kernel crate has this as a method.
     (re.compile(r"(?<![.\w])(?<!fn )(?:sys::device::)?as_raw\(([\w.]+(?:\(\))?)\)"), r"\1.as_raw()"),
 )

@@ -145,25 +145,26 @@ impl<'bound> Registers<'bound> {
         self.write(Register::MmioRegRead, request.into_raw());
 
         let timeout_us = self.read_timeout_us.load(Relaxed);
-        let answered = || ReadlessResponse::decode(&reader.response.read(0)).req_id == request_id;
+        let answer = || {
+            // The device writes the id last, and the whole response is read as one word.
+            let response = ReadlessResponse::decode(&reader.response.read(0));
+            (response.req_id == request_id).then_some(response)
+        };
         let polled = read_poll_timeout(
-            || Ok(answered()),
-            |answered| *answered,
+            || Ok(answer()),
+            Option::is_some,
             READ_POLL_INTERVAL,
             Delta::from_micros(i64::from(timeout_us)),
         );
         // The CPU may have run something else between the last poll and the look at the clock.
-        if polled.is_err() && !answered() {
+        let Some(response) = polled.ok().flatten().or_else(answer) else {
             self.messages.error(fmt!(
                 "Reading register timed out: no answer for {} within {} us",
                 register.name(),
                 timeout_us
             ));
             return Err(ETIME);
-        }
-
-        // Read again, as the device writes the id last.
-        let response = ReadlessResponse::decode(&reader.response.read(0));
+        };
         if response.reg_off != u16::from(register) {
             self.messages.error(fmt!(
                 "Reading register failed: {} was answered for register {}",

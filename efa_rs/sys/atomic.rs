@@ -40,6 +40,18 @@ pub(crate) fn read(value: &Atomic<u64>) -> u64 {
     unsafe { value.as_ptr().read_volatile() }
 }
 
+/// Reads memory that a device may change at the same time.
+///
+/// # Safety
+///
+/// `place` must be valid for reads and aligned, and each value of its bytes be one of `T`.
+#[inline(always)]
+pub(crate) unsafe fn read_once<T: Copy>(place: *const T) -> T {
+    // SAFETY: The caller guarantees it. A volatile read that races with the device is what the
+    // kernel does for `READ_ONCE`.
+    unsafe { place.read_volatile() }
+}
+
 /// Orders earlier reads of memory that a device writes before later ones.
 #[inline(always)]
 pub(crate) fn dma_rmb() {

@@ -36,7 +36,10 @@ use kernel::{
 };
 
 use super::{
-    atomic::dma_rmb,
+    atomic::{
+        dma_rmb,
+        read_once, //
+    },
     device::as_raw,
     words::{
         each_word,
@@ -114,9 +117,8 @@ impl<'bound, const N: usize> Entries<'bound, N> {
         each_word(&mut entry, |number, bytes| {
             // SAFETY: The entry has `N / WORD` words, of which this is one.
             let word = unsafe { words.add(number) };
-            // SAFETY: The word is aligned, and every value is valid. A volatile read that races
-            // with the device is what the kernel does for `READ_ONCE`.
-            *bytes = unsafe { ptr::read_volatile(word) }.to_ne_bytes();
+            // SAFETY: The word is aligned, and every value is valid.
+            *bytes = unsafe { read_once(word) }.to_ne_bytes();
         });
         entry
     }
@@ -128,9 +130,8 @@ impl<'bound, const N: usize> Entries<'bound, N> {
 
         // SAFETY: The entry has `N` bytes, which are more than `OFFSET`.
         let byte = unsafe { self.words(index).cast::<u8>().add(OFFSET) };
-        // SAFETY: The byte is in the entry, and every value is valid. A volatile read that races
-        // with the device is what the kernel does for `READ_ONCE`.
-        unsafe { ptr::read_volatile(byte) }
+        // SAFETY: The byte is in the entry, and every value is valid.
+        unsafe { read_once(byte) }
     }
 
     /// Writes the entry at `index`, which wraps.

@@ -20,6 +20,7 @@
 //! | the machine ends | [`run`] panics with the names of the tasks that are left |
 //! | locks are taken in one order | [`RawLock`], [`Rw`], [`Work::disable_sync`], [`disable_line`] and [`pass`] panic |
 //! | a lock is not taken twice, nor freed while held | [`RawLock`] panics |
+//! | what a device writes is read once | [`memory::read_once`] changes it |
 //! | a device accesses mapped memory only | [`memory::take_violations`] |
 //! | memory is freed after the device has released it | [`memory::set_strict`] |
 //! | each allocation may fail | [`fail_allocation`] |

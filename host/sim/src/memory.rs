@@ -163,3 +163,25 @@ pub fn write(address: u64, bytes: &[u8]) -> bool {
     unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), memory, bytes.len()) };
     true
 }
+
+/// Reads memory that the device may write at any time, for the CPU. What was read changes at once: a second read finds all bits
+/// inverted but the first of each byte. That is where rings have the phase. A byte alone is polled, and nothing but its first bit
+/// is right before the rest is read.
+///
+/// # Safety
+///
+/// `place` must be valid for reads and writes and aligned, and each value of its bytes be one of `T`.
+pub unsafe fn read_once<T: Copy>(place: *mut T) -> T {
+    crate::count_step();
+    // SAFETY: The caller guarantees it.
+    let mut value = unsafe { place.read_volatile() };
+    let changed = if size_of::<T>() == 1 {
+        &raw mut value
+    } else {
+        place
+    };
+    // SAFETY: Both have this size. The task is not preempted here.
+    let bytes = unsafe { core::slice::from_raw_parts_mut(changed.cast::<u8>(), size_of::<T>()) };
+    bytes.iter_mut().for_each(|byte| *byte ^= 0xfe);
+    value
+}

@@ -64,6 +64,13 @@ pub(crate) fn dma_rmb() {
     kernel::sync::barrier::dma_mb(kernel::sync::barrier::Read);
 }
 
+/// As the module's function, with its contract.
+#[allow(dead_code, reason = "not all modules have a device")]
+pub(crate) unsafe fn read_once<T: Copy>(place: *const T) -> T {
+    // SAFETY: The contract is the same.
+    unsafe { sim::memory::read_once(place.cast_mut()) }
+}
+
 /// As the module's type.
 pub(crate) struct UnsafeCell<T>(core::cell::UnsafeCell<T>);
 
