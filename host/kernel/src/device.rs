@@ -122,6 +122,7 @@ impl Device<CoreInternal<'_>> {
 
 /// Prints a message about a device.
 pub fn print(level: &str, dev: &Device, message: core::fmt::Arguments<'_>) {
+    crate::warning::count_message();
     sim::log(format_args!(
         "{} {}: {}",
         dev.name().to_str().unwrap_or("?"),
