@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """Address handles that programs share: the device has a single one for each peer in each protection domain.
 
-tests/abi has what a single program sees, and host/driver/tests/driver/verbs.rs and races.rs have refusals and interleavings.
+tests/abi has what a single program sees, and host/driver/tests/driver/verbs.rs and models/handles.rs have refusals and interleavings.
 """
 
 import struct

@@ -20,7 +20,6 @@ mod phases;
 mod probe;
 mod probe_errors;
 mod programs;
-mod races;
 mod recovery;
 mod schedules;
 mod udata;

@@ -9,6 +9,7 @@ mod halts;
 mod handles;
 mod monitor;
 mod quarantine;
+mod races;
 
 use std::{
     cell::{Cell, RefCell},

@@ -212,3 +212,16 @@ fn each_wait_has_one_time_limit() {
         comes_back(rig);
     });
 }
+
+#[test]
+fn a_command_completes_at_its_time_limit() {
+    let late = || Then {
+        delay_ms: Some(30_000),
+        ..Then::default()
+    };
+    one_of_three("late answer", ONE, late, |rig, _| {
+        go_on();
+        rig.check_quiet();
+        rig.check_device();
+    });
+}

@@ -56,6 +56,26 @@ fn a_device_is_halted_once() {
     );
 }
 
+#[test]
+fn halts_end_whatever_the_bus_does() {
+    for (property, bus) in [
+        (
+            "halts and a recovery",
+            (|rig| rig.die(Death::default())) as Bus,
+        ),
+        ("halts and a reset", |rig| rig.reset()),
+        ("halts and a removal", |rig| rig.remove()),
+        ("halts and an error", |rig| rig.bus_error(false)),
+    ] {
+        halts(property, bus, |rig| {
+            go_on();
+            if rig.slot.is_bound() {
+                rig.check_quiet();
+            }
+        });
+    }
+}
+
 /// A device that reports a fatal error, or was reset, gets no command before it was reset and started.
 #[test]
 fn no_command_reaches_a_halted_device() {
