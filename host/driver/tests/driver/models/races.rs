@@ -133,6 +133,7 @@ fn commands_and_a_failure() {
                 let _ = program.alloc_pd();
             }
         });
+        go_on();
         rig.check_quiet();
         rig.check_device();
         let log = sim::take_log().concat();
