@@ -301,6 +301,9 @@ class Guests:
         where = topology.of(None if foreign or self.hotplug else self.instance)
         tty = "ttyAMA0" if foreign else "ttyS0"
         append = f"{self.append} console={tty} no_timer_check root=root rootfstype=virtiofs {self.INIT} panic=-1"
+        # On a busy host, a task may wait for longer than the 20 s after which the kernel reports a stall or a lockup.
+        stall, lockup = min(300, self.boot_patience), min(60, self.boot_patience // 2)
+        append = f"{append} rcupdate.rcu_cpu_stall_timeout={stall} watchdog_thresh={lockup}"
         turns = "" if self.accelerator == "kvm" or self.threads else ",thread=single"
         cpu = "host" if self.accelerator == "kvm" else self.cpu
         if self.plugin:
