@@ -31,11 +31,16 @@ def run(*command):
     subprocess.run(command, check=True)
 
 
+def restore(function):
+    """Binds a device that was removed. Until udev has renamed it, its files in sysfs may have another path."""
+    if not function.is_bound:
+        function.rebind()
+    function.settle()
+
+
 def before():
     for function in FUNCTIONS:
-        if not function.is_bound:
-            function.rebind()
-        function.settle()
+        restore(function)
     run("insmod", MODULE)
 
 
@@ -147,8 +152,7 @@ def removed_repeatedly(how, *words):
         function = ends(how, *words)
         opened(1)
         equal(command(*words[:1], 20, *words[2:]), "ok", "another device")
-        if not function.is_bound:
-            function.rebind()
+        restore(function)
         equal(command("close"), "ok", "close")
 
 
@@ -169,9 +173,7 @@ def held_repeatedly(how, name):
         how(function)
         wait_until(lambda: held() != "EINPROGRESS", "the end of what was posted")
         equal(held(), "ok", "the end of what was posted")
-        if not function.is_bound:
-            function.rebind()
-        function.settle()
+        restore(function)
 
 
 IN_C = MODULE.stem == "kverbs_client"
@@ -185,8 +187,7 @@ for what, how in (("is unbound", unbound), ("dies", dies)):
 def idle():
     function = opened(8)
     function.unbind()
-    function.rebind()
-    function.settle()
+    restore(function)
     opened(8)
 
 
