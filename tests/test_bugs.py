@@ -35,7 +35,7 @@ def header(patch):
 
 def restore():
     """Makes the tree equal to the clone. Only files that differ get a new time, so that cargo builds what depends on them."""
-    succeeds(["rsync", "-rlpc", "--delete", "--filter=:- .gitignore", "--exclude=/.git", f"{CLONE}/", TREE])
+    succeeds(["rsync", "-rlpc", "--mkpath", "--delete", "--filter=:- .gitignore", "--exclude=/.git", f"{CLONE}/", TREE])
 
 
 def run(package, *words, how=ran):
@@ -48,7 +48,6 @@ def run(package, *words, how=ran):
 @pytest.fixture(scope="module", autouse=True)
 def tree(request):
     """A copy of the clone in which the named tests pass."""
-    TREE.mkdir(parents=True, exist_ok=True)
     restore()
     named = {}
     for item in request.session.items:

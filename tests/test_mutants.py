@@ -24,8 +24,8 @@ FOLDERS = ("com", "io", "hw", "verbs")
 PACKAGES = ("driver", "loom-tests", "efa-hw")
 # A folder in which the driver's files are those of a package, which is never built.
 PACKAGE = KEEP / "package"
-pytestmark = pytest.mark.xdist_group("bugs")
 MANIFEST = '[package]\nname = "efa"\nedition = "2021"\n[lib]\npath = "efa_main.rs"\n'
+pytestmark = pytest.mark.xdist_group("bugs")
 
 
 def until_failure(command, env):
@@ -46,7 +46,7 @@ def outcome(mutant):
     file, hunks = f"efa_rs/{mutant['file']}", mutant["diff"].split("\n", 2)[2]
     succeeds(["git", "apply", "-"], input=f"--- a/{file}\n+++ b/{file}\n{hunks}", cwd=TREE)
     try:
-        if run("driver", "--no-run")[1]:
+        if any(run(package, "--no-run")[1] for package in PACKAGES):
             return "does not build"
         found = (package for package in PACKAGES if run(package, how=until_failure)[1])
         return next(found, "missed")
@@ -55,7 +55,6 @@ def outcome(mutant):
 
 
 def test_mutants(request, capsys):
-    TREE.mkdir(parents=True, exist_ok=True)
     restore()
     for package in PACKAGES:
         said, status = run(package, how=until_failure)
