@@ -25,7 +25,7 @@ const REGION: u64 = 4 << 20;
 const RAM: u64 = REGION + (4 << 20);
 
 /// Work requests in each queue.
-const DEPTHS: [u16; 2] = [256; 2];
+const DEPTHS: [u16; 2] = [512; 2];
 
 /// A machine with a queue pair and a region.
 pub struct End {
