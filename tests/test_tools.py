@@ -180,7 +180,7 @@ def test_key(tmp_path):
     for number, other in enumerate("ab", 9):
         change(f"ln -sfn {other} ../../built/other")
         assert cached.build(":", "text", "", "@other")[1:] == (0, number)
-    assert cached.build("true", "text", "", "@other")[1:] == (0, 11)
+    assert cached.build(f": {'long' * 100}", "text", "", "@other", f"{tmp_path}/built")[1:] == (0, 11)
 
 
 def test_failed_and_killed_builds(tmp_path):
