@@ -384,7 +384,7 @@ fn an_rdma_write_has_what_inline_data_fits() {
 /// refused leaves nothing there, which could overwrite a part of the next one.
 #[test]
 fn a_work_request_fills_its_slot() {
-    run_bound(|_| {
+    run_bound_as(r#"{"max_wr_rdma_sges": 2}"#, |_| {
         let objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
         let words = sim::device(|device| {
             let words = device.bar_size(2) as usize / size_of::<u64>();
@@ -394,8 +394,14 @@ fn a_work_request_fills_its_slot() {
         })
         .expect("a device");
         words.fill(u64::MAX);
-        // A slot of this size has no room for both the remote address and inline data.
+        // A slot of this size has no room for both the remote address and inline data, or two buffers.
         assert_eq!(objects.write_inline(&[1; 8]), Err(EINVAL));
+        let sges = [(); 2].map(|()| objects.sge(0, 8));
+        let mut wr: ffi::ib_srd_rdma_wr = zeroed();
+        wr.wr.wr.opcode = ffi::ib_wr_opcode_IB_WR_RDMA_READ;
+        (wr.wr.wr.sg_list, wr.wr.wr.num_sge) = (sges.as_ptr().cast_mut(), 2);
+        wr.wr.ah = objects.ah;
+        assert_eq!(objects.post((&raw const wr).cast()).0, Err(EINVAL));
         assert_eq!(objects.post_send_to(1 << 16, &Request::new(0)), Err(EINVAL));
         assert!(words.iter().all(|word| *word == u64::MAX));
         objects.exchange(1);

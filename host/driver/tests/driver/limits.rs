@@ -156,6 +156,157 @@ fn are_not_exceeded() {
     }
 }
 
+/// Programs and clients see the attributes of the device, each in its place.
+#[test]
+fn of_a_device_are_its_attributes() {
+    run_with(Profile::Efa4, |rig| {
+        rig.set(
+            r#"{
+                "max_mr_pages": 16, "page_size_cap": 12288, "max_qp": 101, "max_sq_depth": 100, "max_rq_depth": 130,
+                "max_wr_send_sges": 5, "max_wr_recv_sges": 6, "max_wr_rdma_sges": 7, "max_cq": 102, "max_cq_depth": 200,
+                "max_mr": 103, "max_pd": 104, "max_ah": 105, "max_event_counters": 107, "event_counter_max_val": 108
+            }"#,
+        );
+        rig.probe().unwrap();
+        // SAFETY: The device is registered.
+        let attrs = unsafe { &(*registry::registered().unwrap()).attrs };
+        let sizes = [attrs.max_mr_size, attrs.page_size_cap];
+        assert_eq!(sizes, [16 * PAGE_SIZE as u64, 12288]);
+        assert_eq!(attrs.max_pkeys, 1);
+        let limits = [
+            (attrs.max_qp, 101),
+            // Depths of clients are powers of two.
+            (attrs.max_qp_wr, 64),
+            (attrs.max_send_sge, 5),
+            (attrs.max_recv_sge, 6),
+            (attrs.max_sge_rd, 7),
+            (attrs.max_cq, 102),
+            (attrs.max_cqe, 128),
+            (attrs.max_mr, 103),
+            (attrs.max_pd, 104),
+            (attrs.max_ah, 105),
+        ];
+        for (index, (limit, wanted)) in limits.into_iter().enumerate() {
+            assert_eq!(limit, wanted, "limit {index}");
+        }
+        let caps = counters();
+        // A completion counter is two event counters.
+        assert_eq!((caps.max_counters, caps.max_value), (53, 108));
+    });
+}
+
+/// Returns the capabilities of completion counters.
+fn counters() -> ib::ib_comp_cntr_caps {
+    let mut caps = zeroed();
+    let device = registry::registered().unwrap();
+    // SAFETY: The device is registered, and the function fills the structure.
+    unsafe {
+        let query = (*device).ops.query_comp_cntr_caps.unwrap();
+        assert_eq!(query(device, &raw mut caps, core::ptr::null_mut()), 0);
+    }
+    caps
+}
+
+/// A queue pair's operation has a completion counter if the device counts both its successes and its failures. Those of a peer
+/// do not fail.
+#[test]
+fn of_counters_are_events_of_the_device() {
+    for (events, operations) in [
+        (0b01, 0),
+        (0b10, 0),
+        (0b11, 1 << 0),
+        (0b0100, 0),
+        (0b1000, 0),
+        (0b1100, 1 << 1),
+        (0b01_0000, 0),
+        (0b10_0000, 0),
+        (0b11_0000, 1 << 2),
+        (0b0100_0000, 0),
+        (0b1000_0000, 0),
+        (0b1100_0000, 1 << 4),
+        (1 << 8, 1 << 3),
+        (1 << 9, 1 << 5),
+    ] {
+        run_with(Profile::Efa4, |rig| {
+            rig.set(&format!(r#"{{"event_counter_events": {events}}}"#));
+            rig.probe().unwrap();
+            let found = counters().supported_qp_attach_ops;
+            assert_eq!(found, operations, "{events:#b}");
+        });
+    }
+}
+
+/// The speed of the link is that of the device, and width and speed as InfiniBand has them are at most that, if there are such.
+#[test]
+fn of_a_port_are_those_of_the_link() {
+    let core = || registry::registered().unwrap();
+    for (gbps, width, speed) in [
+        (1600, 4, 256),
+        (1599, 4, 128),
+        (800, 4, 128),
+        (799, 4, 64),
+        (400, 4, 64),
+        (399, 2, 64),
+        (200, 2, 64),
+        (199, 8, 8),
+        (120, 8, 8),
+        (119, 2, 32),
+        (100, 2, 32),
+        (99, 8, 2),
+        (60, 8, 2),
+        (59, 1, 64),
+        (50, 1, 64),
+        (49, 2, 8),
+        (40, 2, 8),
+        (39, 8, 1),
+        (30, 8, 1),
+        (29, 1, 32),
+    ] {
+        run_with(Profile::Efa4, |rig| {
+            rig.set(&format!(r#"{{"link_gbps": {gbps}}}"#));
+            rig.probe().unwrap();
+            let (mut attr, mut found): (ib::ib_port_attr, u64) = (zeroed(), 0);
+            // SAFETY: The device is registered, and the functions fill what they get.
+            unsafe {
+                let ops = &(*core()).ops;
+                assert_eq!(ops.query_port.unwrap()(core(), 1, &raw mut attr), 0);
+                let query = ops.query_port_speed.unwrap();
+                assert_eq!(query(core(), 1, &raw mut found), 0);
+            }
+            let port = (attr.active_width, attr.active_speed);
+            assert_eq!((port.0.into(), port.1.into()), (width, speed), "{gbps}");
+            assert_eq!(found, 10 * gbps);
+        });
+    }
+}
+
+/// A port has one GID and one partition key, and a device the version of its firmware.
+#[test]
+fn of_tables_are_one_entry() {
+    run_bound_with(Profile::Efa4, |_| {
+        let core = registry::registered().unwrap();
+        let (mut gid, mut pkey): (ib::ib_gid, u16) = (zeroed(), 0);
+        let mut version = [1; ib::IB_FW_VERSION_NAME_MAX as usize];
+        // SAFETY: The device is registered, and the functions fill what they get.
+        unsafe {
+            let ops = &(*core).ops;
+            for (index, wanted) in [(0, 0), (1, -22)] {
+                let query = ops.query_gid.unwrap();
+                assert_eq!(query(core, 1, index, &raw mut gid), wanted);
+                let query = ops.query_pkey.unwrap();
+                assert_eq!(query(core, 1, index as u16, &raw mut pkey), wanted);
+            }
+            ops.get_dev_fw_str.unwrap()(core, version.as_mut_ptr());
+        }
+        assert_eq!(pkey, 0xffff);
+        let end = version.iter().position(|byte| *byte == 0).unwrap();
+        assert!(
+            version[..end].starts_with(b"0x") && end == 10,
+            "{version:?}"
+        );
+    });
+}
+
 /// A list of pages fits into the command, into one block of memory, or into a chain of blocks. The device sees all of the region.
 #[test]
 fn of_regions_are_sizes_of_any_list() {

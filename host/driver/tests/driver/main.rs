@@ -20,6 +20,7 @@ mod phases;
 mod probe;
 mod probe_errors;
 mod programs;
+mod qp_states;
 mod recovery;
 mod schedules;
 mod udata;

@@ -44,6 +44,9 @@ const VERBS: [(Verb, usize, usize, usize); 8] = [
 /// Number of bytes by which inputs and outputs exceed these sizes at most.
 const MORE: usize = 9;
 
+/// Flag of a completion queue whose entries have the sender's GID.
+const WITH_SGID: u8 = 2;
+
 /// Value of output bytes that a verb has not written.
 const UNTOUCHED: u8 = 0xa5;
 
@@ -144,6 +147,39 @@ fn is_input_of_any_length() {
                 input[place] = 0;
             }
         }
+    }
+}
+
+/// A value that is not supported is refused, in whatever field it is.
+#[test]
+fn is_refused_by_field() {
+    for (verb, changes, wanted) in [
+        // The mask, the bytes of an entry, the number of sub-queues, and what is reserved.
+        (CreateCq, [(0, 1)].as_slice(), "EOPNOTSUPP"),
+        (CreateCq, &[(4, 16)], "ok"),
+        (CreateCq, &[(4, 16), (10, WITH_SGID)], "EINVAL"),
+        (CreateCq, &[(10, WITH_SGID)], "ok"),
+        (CreateCq, &[(4, 64)], "EINVAL"),
+        (CreateCq, &[(8, 2)], "EINVAL"),
+        (CreateCq, &[(11, 1)], "EINVAL"),
+        (CreateCq, &[(15, 1)], "EINVAL"),
+        // The mask, the transport, flags of which the device has one, and what is reserved.
+        (CreateQp, &[(0, 1)], "EOPNOTSUPP"),
+        (CreateQp, &[(12, 1)], "EOPNOTSUPP"),
+        (CreateQp, &[(16, 1)], "ok"),
+        (CreateQp, &[(16, 2)], "EOPNOTSUPP"),
+        (CreateQp, &[(16, 4)], "EOPNOTSUPP"),
+        (CreateQp, &[(17, 1)], "EOPNOTSUPP"),
+        (CreateQp, &[(19, 1)], "EINVAL"),
+        (CreateQp, &[(23, 1)], "EINVAL"),
+    ] {
+        let mut input = input(verb);
+        for (place, value) in changes {
+            input[*place] = *value;
+        }
+        let room = if verb == CreateCq { 40 } else { 64 };
+        let (result, _) = call_anew(verb, &input, room);
+        assert_eq!(result, wanted, "{verb:?} {changes:?}");
     }
 }
 
