@@ -280,6 +280,17 @@ impl Program {
         self.process
             .create_counter(&[(comp_name, (comp, 8)), (err_name, (err, 8))])
     }
+
+    /// Sets the number of successes of a completion counter.
+    ///
+    /// # Errors
+    ///
+    /// See [`Process`].
+    pub fn set_counter(&self, id: u32, value: u64) -> Result {
+        let entry = ib::ib_comp_cntr_entry_IB_COMP_CNTR_ENTRY_COMP;
+        let op = ib::ib_comp_cntr_modify_op_IB_COMP_CNTR_MODIFY_OP_SET;
+        self.process.modify_counter(id, entry, op, value)
+    }
 }
 
 /// Access flags of regions for local use only.

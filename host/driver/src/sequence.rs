@@ -161,7 +161,7 @@ impl Player {
             "create_counter" => self
                 .counters
                 .push(program.create_counter(address, address + 8)?),
-            "set_counter" => program.process.set_counter(newest(&self.counters)?, 1)?,
+            "set_counter" => program.set_counter(newest(&self.counters)?, 1)?,
             "attach_counter" => {
                 let (qp, counter) = (newest(&self.qps)?, newest(&self.counters)?);
                 program.process.attach_counter(qp, counter, 1)?;

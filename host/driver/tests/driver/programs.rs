@@ -9,13 +9,42 @@ use driver::{
     rings::{Completion, Sge},
 };
 use efa_hw::io::CompStatus;
+use efa_model::Profile;
 use ib_core::{
-    dmabuf,
+    dmabuf, ffi,
     umem::{self, Memory},
 };
 use kernel::{error::code::*, sim};
 
 use crate::{run, run_bound, run_bound_as, run_bound_with, run_with, traced};
+
+/// A completion counter has two values, at aligned addresses, of which each is set and increased alone.
+#[test]
+fn modifies_each_value_of_a_counter() {
+    const SET: u32 = ffi::ib_comp_cntr_modify_op_IB_COMP_CNTR_MODIFY_OP_SET;
+    const INC: u32 = ffi::ib_comp_cntr_modify_op_IB_COMP_CNTR_MODIFY_OP_INC;
+    const COMP: u32 = ffi::ib_comp_cntr_entry_IB_COMP_CNTR_ENTRY_COMP;
+    const ERR: u32 = ffi::ib_comp_cntr_entry_IB_COMP_CNTR_ENTRY_ERR;
+
+    run_bound_with(Profile::Efa4, |_| {
+        let (program, memory) = (Program::new().unwrap(), Memory::new(4096));
+        let at = memory.address();
+        for (comp, err) in [(at + 4, at + 8), (at, at + 12)] {
+            assert_eq!(program.create_counter(comp, err), Err(EINVAL));
+        }
+        let counter = program.create_counter(at, at + 8).unwrap();
+        for (entry, op, value, wanted) in [
+            (COMP, SET, 5, [5, 0]),
+            (ERR, SET, 7, [5, 7]),
+            (ERR, INC, 2, [5, 9]),
+            (COMP, INC, 1, [6, 9]),
+        ] {
+            let modified = program.process.modify_counter(counter, entry, op, value);
+            assert_eq!(modified, Ok(()));
+            assert_eq!(memory.read(0, 16), wanted.map(u64::to_le_bytes).concat());
+        }
+    });
+}
 
 #[test]
 fn has_objects_of_each_kind() {
@@ -148,7 +177,7 @@ fn receives_completion_events() {
 
 #[test]
 fn reads_and_writes_memory_of_a_peer() {
-    run_bound_with(efa_model::Profile::Efa3, |_| {
+    run_bound_with(Profile::Efa3, |_| {
         let mut objects = Objects::new().unwrap();
         let access = ib_core::ffi::ib_access_flags_IB_ACCESS_LOCAL_WRITE
             | ib_core::ffi::ib_access_flags_IB_ACCESS_REMOTE_WRITE
@@ -276,7 +305,7 @@ fn each_command_fails() {
     for fault in [None, Some(1), Some(3), Some(5), Some(6), Some(200)] {
         for number in 0..30 {
             let then = fault.map_or(silence(), status);
-            crate::run_known(efa_model::Profile::Efa2, |rig| {
+            crate::run_known(Profile::Efa2, |rig| {
                 rig.probe().unwrap();
                 rig.inject(once(of_command(None), then, number));
                 if let Ok(objects) = Objects::new() {

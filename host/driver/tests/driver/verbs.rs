@@ -146,7 +146,7 @@ impl Set {
                 process.query_qp(qp())?;
             }
             CreateCounter => self.counter = program.create_counter(address, address + 8)?,
-            ModifyCounter => process.set_counter(self.counter, 1)?,
+            ModifyCounter => program.set_counter(self.counter, 1)?,
             AttachCounter => {
                 // Other operations each time, as an operation has one counter at most.
                 process.attach_counter(qp(), self.counter, 1 << self.attached)?;

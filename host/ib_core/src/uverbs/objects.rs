@@ -273,16 +273,20 @@ impl Process {
         })
     }
 
-    /// Sets the value of a completion counter.
+    /// Modifies a value of a completion counter by an `IB_COMP_CNTR_MODIFY_OP_*`.
     ///
     /// # Errors
     ///
     /// See [`Process`].
-    pub fn set_counter(&self, id: u32, value: u64) -> Result {
+    pub fn modify_counter(
+        &self,
+        id: u32,
+        entry: ffi::ib_comp_cntr_entry,
+        op: ffi::ib_comp_cntr_modify_op,
+        value: u64,
+    ) -> Result {
         self.with_context(|device, _| {
             let counter = self.raw(id, Kind::Counter)?;
-            let entry = ffi::ib_comp_cntr_entry_IB_COMP_CNTR_ENTRY_COMP;
-            let op = ffi::ib_comp_cntr_modify_op_IB_COMP_CNTR_MODIFY_OP_SET;
             // SAFETY: The device stays registered while the call runs, and so does its table.
             let modify = unsafe { (*device).ops.modify_comp_cntr.expect("a function") };
             // SAFETY: The counter is an object of the process, which no other thread destroys meanwhile.
