@@ -14,7 +14,7 @@ help:
 	@echo 'make check           the suites of CI, or those of SUITE=, or the tests ONLY=PROGRAM::CASE   DRIVER= FLAVOUR= USERLAND= LENGTH= JUNIT='
 	@echo 'make check-all       the same, with the C driver, more kernels and networks, recovery and peer memory'
 	@echo 'make bench           measures WHAT=driver, data or srd, beside the C driver, rdma_rxe and TCP'
-	@echo 'make package         builds WHAT="deb rpm emulator-deb dist", and prints the files   BUGS='
+	@echo 'make package         builds WHAT="deb rpm emulator-deb dist" or image, and prints the files   BUGS='
 	@echo 'make clean           removes the builds of this clone, or with ALL=1 the whole cache'
 	@echo
 	@echo 'SUITE    names of tests/test_*.py, separated by commas: all their tests, whatever their tier'

@@ -218,6 +218,15 @@ advisories: cargo-deny
 	@mkdir -p $(built)/$@; ! $(built)/cargo-deny/bin/cargo-deny --manifest-path emulator/Cargo.toml fetch db >$(EFA_KEEP)/logs/$@.log 2>&1 || \
 		touch $(built)/$@/fetched
 
+# The image for containers, see image/, and the layer with what makes it.
+.PHONY: image-tools image
+image-tools:
+	@$(cached) $@ '$(EFA_ROOT)' tools/layer -- sh -ec 'mkdir $$OUT/layer $$OUT/work; tools/layer $$OUT sh -ec "apt-get update; \
+		apt-get install --yes --no-install-recommends buildah netavark libnss-wrapper"; rm -rf $$OUT/work'
+image: image-tools emulator-release rust-cloud-amd64 kernel-cloud-amd64
+	@$(cached) $@ image tools tests/traffic.py LICENSE @image-tools @emulator-release @rust-cloud-amd64 @kernel-cloud-amd64 -- \
+		tools/layer $(built)/image-tools sh -ec 'image/build.py $$OUT'
+
 # The roots of guests with arm64, or with a newer rdma-core.
 .PHONY: arm64-userland next
 arm64-userland next:

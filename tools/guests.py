@@ -173,7 +173,7 @@ class Guests:
     environment: dict[str, str] = field(default_factory=dict)
 
     # What systems of their own do otherwise, see tests/packages/machine.py.
-    WRITABLE = False
+    WRITABLE: tuple[str, ...] = ()
     INIT = "ro init=/efa-rs/tools/guest/init"
     POWER_OFF = "exec busybox poweroff -f"
 
@@ -245,9 +245,9 @@ class Guests:
         """Serves the root, the run's folder and that of the host to a guest."""
         folders = {"root": self.root(guest), "run": f"{self.folder}/shared", **({"share": self.share} if self.share else {})}
         for tag, folder in folders.items():
-            command = ["/usr/libexec/virtiofsd", "--sandbox", "none", "--no-announce-submounts", "--shared-dir", folder]
+            command = ["/usr/libexec/virtiofsd", "--sandbox", "none", "--modcaps=-mknod", "--no-announce-submounts", "--shared-dir", folder]
             command += ["--socket-path", f"{self.folder}/{tag}{guest}", "--cache", "always" if tag == "root" else "auto"]
-            command += ["--readonly"] * (tag != "run" and not (tag == "root" and self.WRITABLE))
+            command += ["--readonly"] * (tag not in ("run", *self.WRITABLE))
             self.start(f"virtiofsd-{tag}-{guest}", command)
         self.await_sockets(*(f"{tag}{guest}" for tag in folders))
 

@@ -72,7 +72,7 @@ INTERFACE = re.findall(r'^#define EFA_INTERFACE "(.+)"$', (CLONE / "efa_rs/ffi/v
 class Boot(Guests):
     """One boot of a machine."""
 
-    WRITABLE = True
+    WRITABLE = ("root",)
     POWER_OFF = "systemctl poweroff"
 
     def __init__(self, machine, **options):
