@@ -18,7 +18,7 @@ help:
 	@echo 'make clean           removes the builds of this clone, or with ALL=1 the whole cache'
 	@echo
 	@echo 'SUITE    names of tests/test_*.py, separated by commas: all their tests, whatever their tier'
-	@echo 'ONLY     tests by name, such as queues, queues::create_qp* or abi::mr*'
+	@echo 'ONLY     tests by name, such as queues, queues::create_qp* or host,abi'
 	@echo 'DRIVER   rust (default), or c: Linux'\''s own driver, for comparison'
 	@echo 'FLAVOUR  cloud-amd64 (default, what EC2 images run), amd64, debug, cloud-arm64, arm64 or arm64-16k'
 	@echo 'LENGTH   of a suite that can be longer: rounds, messages or seconds, as its file says'

@@ -41,7 +41,7 @@ def pytest_addoption(parser):
     group = parser.getgroup("efa-rs")
     group.addoption("--tier", choices=TIERS[:2], default="check", help="check, or all of check-all")
     group.addoption("--suite", default="", help="suites, separated by commas: all their tests, whatever their tier")
-    group.addoption("--only", default="", help="tests that match PROGRAM or PROGRAM::CASE, such as queues::create_qp*")
+    group.addoption("--only", default="", help="tests that match PROGRAM,... or PROGRAM::CASE, such as queues::create_qp*")
     group.addoption("--driver", default="", help="rust or c, in place of a suite's combinations")
     group.addoption("--flavour", default="", help="kernel flavour, in place of a suite's combinations")
     group.addoption("--userland", default="stable", help="stable, or next for Debian testing's rdma-core")
@@ -103,9 +103,8 @@ def pytest_collection_modifyitems(config, items):
         wanted = name in suites if suites else not tier or TIERS.index(tier) <= TIERS.index(option.tier) or bool(program)
         if program:
             words = re.split(r"[\[\]/-]", item.name)
-            wanted = wanted and any(
-                fnmatchcase(word.strip(), program) for word in (*words, item.originalname, item.originalname.removeprefix("test_"))
-            )
+            words += [item.originalname, item.originalname.removeprefix("test_")]
+            wanted = wanted and any(fnmatchcase(word.strip(), one) for word in words for one in program.split(","))
         if hasattr(item, "callspec") and not isinstance(item.callspec.params.get("combination", ""), str):
             # No combination of the suite is to run: pytest would skip it.
             wanted = False
