@@ -21,7 +21,7 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import console
 import topology
@@ -173,7 +173,7 @@ class Guests:
     environment: dict[str, str] = field(default_factory=dict)
 
     # What systems of their own do otherwise, see tests/packages/machine.py.
-    WRITABLE: tuple[str, ...] = ()
+    WRITABLE: ClassVar[tuple[str, ...]] = ()
     INIT = "ro init=/efa-rs/tools/guest/init"
     POWER_OFF = "exec busybox poweroff -f"
 
