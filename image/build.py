@@ -61,8 +61,7 @@ def fill(root, names):
         (root / name).mkdir(exist_ok=True)
     (root / "tmp").chmod(0o1777)
     # The list of the software.
-    stanza = said("dpkg-query", "--status", *names)
-    parent(root / "var/lib/dpkg/status").write_text(stanza)
+    parent(root / "var/lib/dpkg/status").write_text(said("dpkg-query", "--status", *names))
 
 
 def parent(path):

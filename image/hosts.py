@@ -30,12 +30,11 @@ sys.path.append("/efa-rs/tools")
 
 import guests
 from guests import GuestFailed
+from vm import number, size
 
 SHARE = Path("/share")
 # For programs that need a name of the user, of whom the image knows nothing.
 NAMES = "libnss_wrapper.so"
-# Limit on hosts.
-MOST = 16
 # Seconds between two lines about a boot, and bytes that a host takes besides its memory.
 HEARTBEAT, OVERHEAD = 10, 256 << 20
 UNITS = {"M": 1 << 20, "G": 1 << 30}
@@ -55,12 +54,6 @@ class Unusable(Exception):
     """What the container lacks."""
 
 
-def number(text):
-    if not 1 <= int(text) <= MOST:
-        raise argparse.ArgumentTypeError(f"must be from 1 to {MOST}")
-    return int(text)
-
-
 def parser():
     found = argparse.ArgumentParser(prog="IMAGE", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = found.add_subparsers(dest="what", metavar="run | shell")
@@ -69,7 +62,7 @@ def parser():
         command.add_argument("--hosts", help="number of hosts (default: 2)", type=number, default=2, metavar="N")
         command.add_argument("--instance", help="whose devices each host has (default: p5.48xlarge)", default="p5.48xlarge")
         command.add_argument("--fabric", help="the network (default: realistic): see efa-emu", default="realistic", metavar="SETTINGS")
-        command.add_argument("--memory", help="memory of each host (default: 1G)", default="1G", metavar="SIZE")
+        command.add_argument("--memory", help="memory of each host (default: 1G)", type=size, default="1G", metavar="SIZE")
         if name == "run":
             command.add_argument("--limit", help="seconds after which the command counts as hung (default: 3600)", type=int, default=3600)
             command.add_argument("--junit", help="a file in /share for results as JUnit", type=Path, metavar="FILE")
@@ -83,6 +76,8 @@ def prepare(options, work):
     if (have := available()) < need:
         lack = f"{options.hosts} hosts need {need >> 20} MiB, and {have >> 20} MiB are free"
         raise Unusable(f"{lack}: ask for fewer --hosts or less --memory.")
+    if getattr(options, "junit", None) and not Hosts.WRITABLE:
+        raise Unusable("/share cannot be written, where --junit belongs: make the mounted folder writable for this user.")
     os.environ.update({"EFA_CACHE": str(work), "HOME": str(work)})
     know_user(work)
     guests.CACHE, guests.BUILT, guests.RATE = work, Path("/usr/lib/efa-rs"), work / "rate"
@@ -159,6 +154,7 @@ def run(hosts, options):
             explain_hang(hosts, [guest for guest, other in enumerate(programs) if other.poll() is None], options)
             for other in programs:
                 other.kill()
+            break
     statuses = [program.wait() for program in programs]
     for thread in threads:
         # ssh's master keeps the stream of a program that has not ended.
@@ -184,7 +180,7 @@ def explain_hang(hosts, hung, options):
 
 def keep_consoles(hosts):
     """Copies the hosts' consoles to the share, if it can be written; returns where they are."""
-    if not os.access(SHARE, os.W_OK):
+    if not hosts.WRITABLE:
         return ""
     for log in [*hosts.folder.glob("console*"), *hosts.folder.glob("efa-emu.log")]:
         shutil.copy(log, SHARE / f"efa-{log.name}")
