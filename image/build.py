@@ -18,7 +18,8 @@ CLONE, BUILT = Path("/efa-rs"), Path("/run/built")
 PACKAGES = """
     qemu-system-x86 virtiofsd python3 openssh-client libnss-wrapper
     openssh-server busybox-static kmod udev iproute2 pciutils procps util-linux xz-utils make
-    rdma-core ibverbs-utils python3-pyverbs perftest libfabric-bin openmpi-bin python3-pytest
+    rdma-core ibverbs-utils python3-pyverbs perftest libfabric-bin openmpi-bin
+    python3-pytest python3-pytest-xdist python3-yaml python3-junitparser python3-retrying
 """.split()
 # Files that scripts of packages have made.
 MADE = ("etc/passwd", "etc/group", "etc/nsswitch.conf", "etc/ld.so.cache", "etc/alternatives", "etc/ssh/sshd_config")
@@ -60,6 +61,9 @@ def fill(root, names):
     for name in ("cache", "share", "proc", "sys", "dev", "run", "tmp", "mnt"):
         (root / name).mkdir(exist_ok=True)
     (root / "tmp").chmod(0o1777)
+    for name in ("hosts", "hostname", "resolv.conf"):
+        # What a container mounts there, also if its root is read-only.
+        (root / "etc" / name).touch()
     # The list of the software.
     parent(root / "var/lib/dpkg/status").write_text(said("dpkg-query", "--status", *names))
 

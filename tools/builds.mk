@@ -190,10 +190,11 @@ fuzz-emulator:
 		find $(EFA_KEEP)/emulator-fuzz/x86_64-unknown-linux-gnu/fuzz -maxdepth 1 -type f -executable -exec cp {} $$OUT ";"'
 
 # Linters that Debian does not have.
-.PHONY: ruff
+.PHONY: ruff image-linters
 ruff := ruff==0.17.6 --hash=sha256:aa3b08254a732acba246891089a152c47c5733dc36b8ecb76ce8602f8326e5e4
-ruff:
-	@$(cached) $@ -- sh -ec 'echo "$(ruff)" >/tmp/requirements; pip install --no-cache-dir --disable-pip-version-check \
+image-linters := zizmor==1.32.0 --hash=sha256:84a6acb975accc13408786a2bd274b572537ca19c933ebbc13e78f3988562071\nkubernetes-validate==1.37.0 --hash=sha256:85136d018a27b50ec7fc049d902bfa5193f5976807e6c0f408e3ab6fe078cad9
+ruff image-linters:
+	@$(cached) $@ -- sh -ec 'printf "$($@)\n" >/tmp/requirements; pip install --no-cache-dir --disable-pip-version-check \
 		--root-user-action=ignore --no-deps --only-binary :all: --require-hashes --target $$OUT --requirement /tmp/requirements'
 .PHONY: checkpatch
 checkpatch:
@@ -218,11 +219,15 @@ advisories: cargo-deny
 	@mkdir -p $(built)/$@; ! $(built)/cargo-deny/bin/cargo-deny --manifest-path emulator/Cargo.toml fetch db >$(EFA_KEEP)/logs/$@.log 2>&1 || \
 		touch $(built)/$@/fetched
 
-# The image for containers, see image/, and the layer with what makes it.
+# The image for containers, see image/, and the layer with what makes it and what tests it, among that the source of libfabric.
 .PHONY: image-tools image
+image-packages := buildah netavark libnss-wrapper python3-yaml python3-junitparser python3-retrying
+image-tests := podman uidmap autoconf automake libtool python3-jsonschema python3-referencing python3-importlib-resources
 image-tools:
-	@$(cached) $@ '$(EFA_ROOT)' tools/layer -- sh -ec 'mkdir $$OUT/layer $$OUT/work; tools/layer $$OUT sh -ec "apt-get update; \
-		apt-get install --yes --no-install-recommends buildah netavark libnss-wrapper"; rm -rf $$OUT/work'
+	@$(cached) $@ '$(EFA_ROOT)' tools/layer -- sh -ec 'mkdir $$OUT/layer $$OUT/work; tools/layer $$OUT sh -ec "cd /usr/src; \
+		sed s/^deb/deb-src/ /etc/apt/sources.list >/etc/apt/sources.list.d/source.list; apt-get update; \
+		apt-get install --yes --no-install-recommends $(image-packages) $(image-tests); \
+		apt-get source --download-only --tar-only libfabric"; rm -rf $$OUT/work'
 image: image-tools emulator-release rust-cloud-amd64 kernel-cloud-amd64
 	@$(cached) $@ image tools tests/traffic.py LICENSE @image-tools @emulator-release @rust-cloud-amd64 @kernel-cloud-amd64 -- \
 		tools/layer $(built)/image-tools sh -ec 'image/build.py $$OUT'
