@@ -5,6 +5,7 @@
 use std::{
     cell::{Cell, RefCell},
     rc::Rc,
+    sync::{Mutex, PoisonError},
 };
 
 use driver::{
@@ -30,6 +31,8 @@ use kernel::{
 const LENGTH: u64 = 8192;
 /// `IB_ACCESS_LOCAL_WRITE`.
 const LOCAL_WRITE: u32 = 1;
+/// A client is registered once in a process, so that one test at a time has it.
+static HOARDER: Mutex<()> = Mutex::new(());
 
 #[test]
 fn a_device_without_dma_has_no_memory_for_it() {
@@ -199,6 +202,7 @@ unsafe extern "C" fn refuses(_: *mut ib_mr, _: *mut ib_udata) -> c_int {
 /// The core would free the domain of a region that a provider does not deregister.
 #[test]
 fn a_domain_is_not_freed_before_its_region() {
+    let _alone = HOARDER.lock().unwrap_or_else(PoisonError::into_inner);
     rig::run_without_end(Profile::Efa3, Policy::Sequential, |mut rig| {
         rig.probe().unwrap();
         let client = misuse::hoarder::register().unwrap();
@@ -215,6 +219,7 @@ fn a_domain_is_not_freed_before_its_region() {
 /// A handler may create a queue while the client's other objects are about to be destroyed.
 #[test]
 fn no_handler_of_a_leaked_queue_is_called_while_objects_are_destroyed() {
+    let _alone = HOARDER.lock().unwrap_or_else(PoisonError::into_inner);
     rig::run_without_end(Profile::Efa3, Policy::Sequential, |mut rig| {
         rig.probe().unwrap();
         // SAFETY: The device is registered.
