@@ -12,7 +12,7 @@ suite=$1 architecture=$2 root=$3
 
 # This root has the host's settings for access to the mirror.
 settings=$(mktemp)
-grep -h '^Acquire' /etc/apt/apt.conf.d/* >"$settings" || :
+grep -h '^Acquire.*;$' /etc/apt/apt.conf.d/* >"$settings" || :
 
 # Programs of a system, which tests start, and those that show a device and transfer data. rdma-core's tests are in python3-pyverbs, as
 # documentation.

@@ -11,7 +11,7 @@ root=$1
 packages='openssh-client python3 qemu-system-x86 qemu-utils'
 
 settings=$(mktemp)
-grep -h '^Acquire' /etc/apt/apt.conf.d/* >"$settings" || :
+grep -h '^Acquire.*;$' /etc/apt/apt.conf.d/* >"$settings" || :
 
 exec mmdebstrap --mode=root --variant=minbase --format=directory --skip=cleanup/apt \
 	--aptopt="$settings" \

@@ -36,7 +36,7 @@ chroot "$1" systemctl enable systemd-networkd.service
 '
 
 settings=$(mktemp)
-grep -h '^Acquire' /etc/apt/apt.conf.d/* >"$settings" || :
+grep -h '^Acquire.*;$' /etc/apt/apt.conf.d/* >"$settings" || :
 
 mmdebstrap --mode=root --variant=apt --format=directory \
 	--aptopt="$settings" \

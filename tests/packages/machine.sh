@@ -61,7 +61,7 @@ touch /etc/resolv.conf
 
 # This root has the host's settings for access to the mirror.
 settings=$(mktemp)
-grep -h '^Acquire' /etc/apt/apt.conf.d/* >"$settings" || :
+grep -h '^Acquire.*;$' /etc/apt/apt.conf.d/* >"$settings" || :
 
 exec mmdebstrap --mode=root --variant=apt --format=directory --arch="$architecture" --skip=cleanup/apt,check/qemu \
 	--aptopt="$settings" \
