@@ -222,7 +222,7 @@ advisories: cargo-deny
 # The image for containers, see image/, and the layer with what makes it and what tests it, among that the source of libfabric.
 .PHONY: image-tools image
 image-packages := buildah netavark libnss-wrapper python3-yaml python3-junitparser python3-retrying
-image-tests := podman uidmap autoconf automake libtool python3-jsonschema python3-referencing python3-importlib-resources
+image-tests := podman uidmap autoconf automake libtool python3-jsonschema python3-referencing python3-importlib-resources hwloc-nox
 image-tools:
 	@$(cached) $@ '$(EFA_ROOT)' tools/layer -- sh -ec 'mkdir $$OUT/layer $$OUT/work; tools/layer $$OUT sh -ec "cd /usr/src; \
 		sed s/^deb/deb-src/ /etc/apt/sources.list >/etc/apt/sources.list.d/source.list; apt-get update; \
@@ -231,6 +231,17 @@ image-tools:
 image: image-tools emulator-release rust-cloud-amd64 kernel-cloud-amd64
 	@$(cached) $@ image tools tests/traffic.py LICENSE @image-tools @emulator-release @rust-cloud-amd64 @kernel-cloud-amd64 -- \
 		tools/layer $(built)/image-tools sh -ec 'image/build.py $$OUT'
+
+# Programs of PyPI, each MPI in a folder of its own, with mpi4py's tests of its source, and hwloc's program.
+.PHONY: people
+pip := pip --disable-pip-version-check --no-cache-dir
+people: image-tools
+	@$(cached) $@ '$(EFA_ROOT)' $(wildcard tests/people/*.txt) @image-tools -- sh -ec 'for name in mpich impi python; do \
+		$(pip) install --root-user-action=ignore --no-warn-script-location --no-deps --only-binary :all: --require-hashes \
+		--ignore-installed --prefix $$OUT/$$name --requirement tests/people/$$name.txt; done; \
+		$(pip) download --no-deps --no-binary mpi4py --require-hashes --dest /tmp/people --requirement tests/people/source.txt; \
+		tar -x -C $$OUT -f /tmp/people/mpi4py-*.tar.gz --strip-components=1 --wildcards "*/test"; \
+		cp $(built)/image-tools/layer/usr/bin/lstopo-no-graphics $$OUT'
 
 # The roots of guests with arm64, or with a newer rdma-core.
 .PHONY: arm64-userland next
