@@ -91,7 +91,7 @@ def prepare(options, work):
 
 def available():
     """Returns the bytes of memory that are free, for the machine and for the container."""
-    found = [int(re.search(r"MemAvailable:\s+(\d+)", Path("/proc/meminfo").read_text())[1]) << 10]
+    found = [int(re.findall(r"MemAvailable:\s+(\d+)", Path("/proc/meminfo").read_text())[0]) << 10]
     group = Path("/sys/fs/cgroup")
     limit, used = ((group / name).read_text().strip() if (group / name).exists() else "max" for name in ("memory.max", "memory.current"))
     if limit != "max" and used != "max":
@@ -162,9 +162,9 @@ def run(hosts, options):
     output = {guest: "".join(lines) for guest, lines in said.items()}
     if options.junit:
         write_junit(options, output, statuses, time.monotonic() - begin)
-    if any(missing := re.search(r"version `(GLIBC_[\d.]+)' not found", text) for text in output.values()):
+    if missing := re.findall(r"version `(GLIBC_[\d.]+)' not found", "".join(output.values())):
         library = os.confstr("CS_GNU_LIBC_VERSION")
-        say(f"The program was built for a newer C library ({missing[1]}): build it in Debian 13, whose {library} hosts have.")
+        say(f"The program was built for a newer C library ({missing[0]}): build it in Debian 13, whose {library} hosts have.")
     return max(status if status >= 0 else 124 for status in statuses)
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import shutil
+import tempfile
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -93,6 +94,7 @@ def tool(*words, **options):
 def container():
     """Returns a function that returns the command of the image for a folder /share, before its arguments."""
     shutil.rmtree(WORK, ignore_errors=True)
+    WORK.mkdir(parents=True)
     made = {}
 
     def command(share, user="0", rootless=False):
@@ -100,7 +102,7 @@ def container():
         storage = ["--storage-driver", "vfs", "--root", folder / "storage", "--runroot", folder / "run"]
         buildah = [*(["sh", "-ec", ROOTLESS, "sh"] if rootless else []), "buildah", *storage]
         if folder not in made:
-            folder.mkdir(parents=True)
+            folder.mkdir()
             succeeds(["chown", STRANGER if rootless else "0", folder])
             done = tool(*buildah, "from", "--pull-never", *LIMITS, f"oci-archive:{BUILT}/image/{ARCHIVE}")
             assert done.returncode == 0, done.stdout
@@ -113,11 +115,14 @@ def container():
 
 
 @pytest.fixture
-def share(tmp_path):
-    folder = tmp_path / "share"
-    folder.mkdir()
-    folder.chmod(0o777)
-    return folder
+def share(container):
+    """A folder that every user reaches."""
+    with tempfile.TemporaryDirectory(dir=WORK) as work:
+        Path(work).chmod(0o755)
+        folder = Path(work, "share")
+        folder.mkdir()
+        folder.chmod(0o777)
+        yield folder
 
 
 def run(command, *words):
