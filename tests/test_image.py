@@ -14,7 +14,7 @@ import pytest
 from conftest import BUILT, CLONE, ran, succeeds
 from guests import Guests
 
-MINUTES = 12
+MINUTES = 15
 TIER = "all"
 NEEDS = ["image", "image-tools"]
 WORK = Path(os.environ["EFA_KEEP"], "image")
@@ -58,20 +58,25 @@ LATE = {
 # Stands for podman in the scripts of workflows, and runs a container by buildah.
 PODMAN = """#!/bin/sh
 [ "$1" = run ] || exit 0
-while [ "$1" != efa-rs ]; do [ "$1" != -v ] || volume=$2; shift; done
+while [ "$1" != efa-rs ]; do shift; done
 shift
 exec {} "$@"
 """
 # Which of fabtests' 3,753 tests run here, as an emulated CPU takes six seconds for each; and how many of them at least.
 FABTESTS = "rdm_efa or tagged_peek or comm_getinfo or efa_info or test_cq or av_xfer or multi_ep or setopt or cntr or mr_host"
 FEWEST = 20
-# Checks the items of a list against the schema of the newest Kubernetes.
+# Validates workflows against GitHub's schema, and the items of a list against that of the newest Kubernetes.
 VALIDATE = """
-import sys, kubernetes_validate, yaml
-items = yaml.safe_load(open(sys.argv[1]))["items"]
+import json, sys, jsonschema, kubernetes_validate, yaml
+schema, pods, *workflows = map(open, sys.argv[1:])
+schema, items = json.load(schema), yaml.safe_load(pods)["items"]
 for item in items:
     kubernetes_validate.validate(item, kubernetes_validate.latest_version(), strict=True)
-print(len(items), "valid")
+for workflow in map(yaml.safe_load, workflows):
+    # YAML 1.1 takes the key for a truth value.
+    workflow["on"] = workflow.pop(True)
+    jsonschema.validate(workflow, schema)
+print(len(items) + len(workflows), "valid")
 """
 # Containers in the memory of a guest.
 GUESTS_PODMAN = "podman --root /tmp/storage --runroot /tmp/run"
@@ -223,11 +228,12 @@ def test_fabtests(step, share):
 
 @pytest.mark.needs("image-linters")
 def test_ci():
-    """The files in image/ci: a linter of workflows, and the schema of Kubernetes."""
-    linters = BUILT / "image-linters"
-    succeeds([linters / "bin/zizmor", "--offline", "--strict-collection", "--persona=pedantic", *CI.glob("*.yml")])
-    checked = tool("env", f"PYTHONPATH={linters}", "python3", "-c", VALIDATE, CI / "pods.yaml")
-    assert checked.returncode == 0 and checked.stdout == "2 valid\n", checked.stdout
+    """The files in image/ci: a linter of workflows, and the schemas of GitHub and Kubernetes."""
+    linters, workflows = BUILT / "image-linters", sorted(CI.glob("*.yml"))
+    succeeds([linters / "bin/zizmor", "--offline", "--strict-collection", "--persona=pedantic", *workflows])
+    schema = linters / "check_jsonschema/builtin_schemas/vendor/github-workflows.json"
+    checked = tool("env", f"PYTHONPATH={linters}", "python3", "-c", VALIDATE, schema, CI / "pods.yaml", *workflows)
+    assert checked.returncode == 0 and checked.stdout == f"{2 + len(workflows)} valid\n", checked.stdout[-3000:]
 
 
 @pytest.mark.tier("named")

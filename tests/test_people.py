@@ -11,7 +11,7 @@ from conftest import CLONE
 from guests import result
 from traffic import LIMIT
 
-MINUTES = 25
+MINUTES = 15
 COMBINATIONS = {"named": ["rust cloud-amd64"]}
 NEEDS = ["people"]
 # Intel MPI uses instructions of AVX2.

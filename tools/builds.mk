@@ -189,13 +189,16 @@ fuzz-emulator:
 		--profile fuzz --features libfuzzer --locked --manifest-path emulator/fuzz/Cargo.toml --bins --target x86_64-unknown-linux-gnu; \
 		find $(EFA_KEEP)/emulator-fuzz/x86_64-unknown-linux-gnu/fuzz -maxdepth 1 -type f -executable -exec cp {} $$OUT ";"'
 
-# Linters that Debian does not have.
+# Packages of PyPI, with their hashes. Linters that Debian does not have:
+pip := pip --no-cache-dir --disable-pip-version-check
+install := $(pip) install --root-user-action=ignore --no-deps --only-binary :all: --require-hashes
 .PHONY: ruff image-linters
 ruff := ruff==0.17.6 --hash=sha256:aa3b08254a732acba246891089a152c47c5733dc36b8ecb76ce8602f8326e5e4
-image-linters := zizmor==1.32.0 --hash=sha256:84a6acb975accc13408786a2bd274b572537ca19c933ebbc13e78f3988562071\nkubernetes-validate==1.37.0 --hash=sha256:85136d018a27b50ec7fc049d902bfa5193f5976807e6c0f408e3ab6fe078cad9
+image-linters := zizmor==1.32.0 --hash=sha256:84a6acb975accc13408786a2bd274b572537ca19c933ebbc13e78f3988562071\n\
+	kubernetes-validate==1.37.0 --hash=sha256:85136d018a27b50ec7fc049d902bfa5193f5976807e6c0f408e3ab6fe078cad9\n\
+	check-jsonschema==0.39.0 --hash=sha256:14ce5c94871c551268ea948ffe21e9f1464dc48fb20bf9a4c13deeaaf756cf9b
 ruff image-linters:
-	@$(cached) $@ -- sh -ec 'printf "$($@)\n" >/tmp/requirements; pip install --no-cache-dir --disable-pip-version-check \
-		--root-user-action=ignore --no-deps --only-binary :all: --require-hashes --target $$OUT --requirement /tmp/requirements'
+	@$(cached) $@ -- sh -ec 'printf "$($@)\n" >/tmp/requirements; $(install) --target $$OUT --requirement /tmp/requirements'
 .PHONY: checkpatch
 checkpatch:
 	@$(cached) $@ '$(EFA_ROOT)' -- sh -ec 'tar -x -f /usr/src/linux-source-$(series).tar.xz -C $$OUT --strip-components=2 --wildcards \
@@ -234,11 +237,9 @@ image: image-tools emulator-release rust-cloud-amd64 kernel-cloud-amd64
 
 # Programs of PyPI, each MPI in a folder of its own, with mpi4py's tests of its source, and hwloc's program.
 .PHONY: people
-pip := pip --disable-pip-version-check --no-cache-dir
 people: image-tools
 	@$(cached) $@ '$(EFA_ROOT)' $(wildcard tests/people/*.txt) @image-tools -- sh -ec 'for name in mpich impi python; do \
-		$(pip) install --root-user-action=ignore --no-warn-script-location --no-deps --only-binary :all: --require-hashes \
-		--ignore-installed --prefix $$OUT/$$name --requirement tests/people/$$name.txt; done; \
+		$(install) --no-warn-script-location --ignore-installed --prefix $$OUT/$$name --requirement tests/people/$$name.txt; done; \
 		$(pip) download --no-deps --no-binary mpi4py --require-hashes --dest /tmp/people --requirement tests/people/source.txt; \
 		tar -x -C $$OUT -f /tmp/people/mpi4py-*.tar.gz --strip-components=1 --wildcards "*/test"; \
 		cp $(built)/image-tools/layer/usr/bin/lstopo-no-graphics $$OUT'
