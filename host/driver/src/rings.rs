@@ -43,6 +43,14 @@ pub struct Qp {
     pub(crate) recvs: u32,
 }
 
+impl Qp {
+    /// Returns where its rings and doorbells begin in their mappings.
+    pub fn offsets(&self) -> Vec<(usize, usize)> {
+        let rings = [&self.send, &self.recv].into_iter().flatten();
+        rings.map(|ring| (ring.start, ring.offset)).collect()
+    }
+}
+
 /// A ring of work requests and its doorbell.
 pub(crate) struct Ring {
     pub(crate) entries: Mapping,

@@ -8,8 +8,8 @@ use driver::{
     rig::{Rig, PROFILES, SECOND},
     rings::{Completion, Sge},
 };
-use efa_hw::io::CompStatus;
-use efa_model::Profile;
+use efa_hw::{admin::Opcode, io::CompStatus};
+use efa_model::{Corruption, Profile, Then};
 use ib_core::{
     dmabuf, ffi,
     umem::{self, Memory},
@@ -43,6 +43,29 @@ fn modifies_each_value_of_a_counter() {
             assert_eq!(modified, Ok(()));
             assert_eq!(memory.read(0, 16), wanted.map(u64::to_le_bytes).concat());
         }
+    });
+}
+
+/// The device may place them anywhere in a page.
+#[test]
+fn rings_begin_where_the_device_says() {
+    run_bound(|rig| {
+        let program = Program::new().unwrap();
+        let (pd, cq) = (
+            program.alloc_pd().unwrap(),
+            program.create_cq(32, false, None),
+        );
+        // Fields of CREATE_QP's response: the offsets of both doorbells, and of the send ring.
+        let corrupt = [(20, 0x10), (24, 0x18), (28, 0x40)]
+            .map(|(offset, value)| Corruption { offset, value })
+            .into();
+        let then = Then {
+            corrupt,
+            ..Then::default()
+        };
+        rig.inject(once(of_command(Some(Opcode::CreateQp)), then, 0));
+        let qp = program.create_qp(pd, cq.unwrap().id, true, 32, 32);
+        assert_eq!(qp.unwrap().offsets(), [(0x40, 0x10), (0, 0x18)]);
     });
 }
 
