@@ -37,6 +37,8 @@ SHARE = Path("/share")
 NAMES = "libnss_wrapper.so"
 # Seconds between two lines about a boot, and bytes that a host takes besides its memory.
 HEARTBEAT, OVERHEAD = 10, 256 << 20
+# Bytes that logs, traces and results of a run may take.
+SPACE = 64 << 20
 UNITS = {"M": 1 << 20, "G": 1 << 30}
 
 
@@ -76,6 +78,8 @@ def prepare(options, work):
     if (have := available()) < need:
         lack = f"{options.hosts} hosts need {need >> 20} MiB, and {have >> 20} MiB are free"
         raise Unusable(f"{lack}: ask for fewer --hosts or less --memory.")
+    if (free := shutil.disk_usage(work).free) < SPACE:
+        raise Unusable(f"A run needs {SPACE >> 20} MiB in /tmp, and {free >> 20} MiB are free: mount a tmpfs there, as --tmpfs /tmp does.")
     if getattr(options, "junit", None) and not Hosts.WRITABLE:
         raise Unusable("/share cannot be written, where --junit belongs: make the mounted folder writable for this user.")
     os.environ.update({"EFA_CACHE": str(work), "HOME": str(work)})
@@ -83,7 +87,8 @@ def prepare(options, work):
     guests.CACHE, guests.BUILT, guests.RATE = work, Path("/usr/lib/efa-rs"), work / "rate"
 
     chosen = {name: getattr(options, name) for name in ("instance", "fabric", "memory")}
-    hosts = Hosts(options.hosts, **chosen, share=SHARE, cpu="max", guesses=False)
+    flavour = "cloud-arm64" if guests.MACHINE == "aarch64" else "cloud-amd64"
+    hosts = Hosts(options.hosts, **chosen, flavour=flavour, share=SHARE, cpu="max", guesses=False)
     how = "KVM" if hosts.accelerator == "kvm" else "TCG, slowly, as the container has no /dev/kvm that works"
     say(f"booting {options.hosts} hosts as {options.instance} ({how})")
     return hosts
@@ -211,7 +216,7 @@ def main(words):
     except Unusable as error:
         say(str(error))
     except OSError as error:
-        say(f"{error}: mount a tmpfs at /tmp, such as --tmpfs /tmp, or free space in it.")
+        say(f"{error}: make /tmp and /share writable, such as by --tmpfs /tmp, and free space there.")
     except KeyboardInterrupt:
         return 130
     return 125

@@ -151,6 +151,11 @@ def test_refusals(container, share, case):
     assert case != "hang" or (share / "efa-console0").exists()
 
 
+def test_full_disk(container, share):
+    done = run([f"{word},tmpfs-size=1m" if str(word).endswith("=/tmp") else word for word in container(share)], "run", "--", "true")
+    assert done.returncode and done.stdout.splitlines()[-1].endswith("--tmpfs /tmp does."), done.stdout[-3000:]
+
+
 @pytest.mark.tier("named")
 @pytest.mark.parametrize(
     ("instance", "user", "rootless"),
