@@ -14,7 +14,7 @@ help:
 	@echo 'make check           the suites of CI, or those of SUITE=, or the tests ONLY=PROGRAM::CASE   DRIVER= FLAVOUR= USERLAND= LENGTH= JUNIT='
 	@echo 'make check-all       the same, with the C driver, more kernels and networks, recovery and peer memory'
 	@echo 'make bench           measures WHAT=driver, data or srd, beside the C driver, rdma_rxe and TCP'
-	@echo 'make package         builds WHAT="deb rpm emulator-deb dist" or image, and prints the files   BUGS='
+	@echo 'make package         makes a release, or WHAT="deb rpm dist emulator-deb emulator-dist image", and prints the files   BUGS='
 	@echo 'make clean           removes the builds of this clone, or with ALL=1 the whole cache'
 	@echo
 	@echo 'SUITE    names of tests/test_*.py, separated by commas: all their tests, whatever their tier'
@@ -64,7 +64,7 @@ bench:
 	@cp $(keep)/bench/* bench/
 
 .PHONY: package
-package: WHAT := $(if $(filter command%,$(origin WHAT)),$(WHAT),deb rpm emulator-deb dist)
+package: WHAT := $(if $(filter command%,$(origin WHAT)),$(WHAT),release)
 package:
 	@EFA_BUGS='$(BUGS)' tools/enter --net sh -ec 'make -s -f tools/builds.mk $(WHAT) && cd /run/built && \
 		for one in $(WHAT); do ls $$(readlink $$one)/*; done | sed "s|^/cache|$$EFA_CACHE|"'
@@ -77,7 +77,7 @@ clean:
 # The former names of suites, builds and packages say what they are now, until the next release.
 suites := lint test-host:host test-tools:tools kselftest abi-diff:abi rdma-core:rdma_core rdma-core-diff:rdma_core kverbs:clients \
 	check-sample:clients interop:data soak check-life:life host-diff:host_diff stress:kselftest schedules:lives fuzz-driver:lives fuzz:lives \
-	attack:emulator deny:emulator wireshark:emulator cargo-install:emulator peer-memory:peer power-off:power_off guides check-debug:debug \
+	attack:emulator deny:emulator wireshark:emulator cargo-install:release peer-memory:peer power-off:power_off guides check-debug:debug \
 	check-arm64:arm64 check-install:packages canary upstream
 builds := module:rust-cloud-amd64 emulator sample:null_rdma-cloud-amd64
 packages := dist deb rpm emulator-deb

@@ -1,10 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Prints the licences of the crates that are linked into efa-emu. Most of them require that its packages include them."""
+"""Prints the licences of the crates that are linked into efa-emu. Most of them require that its packages include them.
+
+usage: licences.py                  as text
+       licences.py --bill VERSION   the crates of a version of efa-emu as a bill of materials: JSON of CycloneDX
+"""
 
 import json
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 MANIFEST = Path(__file__).resolve().parent / "Cargo.toml"
@@ -40,9 +45,28 @@ def texts(package):
     return [file.read_text(errors="replace").strip() for file in files]
 
 
+def bill(packages, version):
+    def component(kind, name, version, licence):
+        # Old crates have a slash in the place of OR.
+        expression = licence.replace("/", " OR ")
+        purl = f"pkg:cargo/{name}@{version}"
+        return {"type": kind, "name": name, "version": version, "licenses": [{"expression": expression}], "purl": purl, "bom-ref": purl}
+
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "metadata": {"component": component("application", "efa-emu", version, "BSD-2-Clause")},
+        "components": [component("library", *(package[key] for key in ("name", "version", "license"))) for package in packages],
+    }
+
+
 def main():
+    packages = sorted(linked(metadata()), key=lambda package: (package["name"], package["version"]))
+    if sys.argv[1:2] == ["--bill"]:
+        print(json.dumps(bill(packages, *sys.argv[2:]), indent=1))
+        return
     numbers = {}
-    for package in sorted(linked(metadata()), key=lambda package: (package["name"], package["version"])):
+    for package in packages:
         found = [numbers.setdefault(text, len(numbers) + 1) for text in texts(package)]
         where = f"texts {', '.join(map(str, found))}" if found else "no text comes with it"
         print(f"{package['name']} {package['version']}: {package['license']}; {where}")

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Attacks on the emulator, for LENGTH seconds each; LENGTH messages; the dissector of its captures; its installation; its crates."""
+"""Attacks on the emulator, for LENGTH seconds each; LENGTH messages; the dissector of its captures; its crates."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -11,20 +10,6 @@ from test_host import cargo, record
 MINUTES = 6
 TIER = "named"
 NEEDS = ["emulator-tests"]
-# It prints its version, serves a device until a signal, and then removes its sockets.
-INSTALLED_WORKS = """
-    efa-emu --version
-    efa-emu --device socket=efa.sock --control control &
-    for attempt in $(seq 100); do
-        ! efa-emu ctl control '{"command":"devices"}' || break
-        sleep 0.1
-    done
-    test -S efa.sock
-    efa-emu ctl control '{"command":"hello","protocol":1}'
-    kill $!
-    wait $! || true
-    test ! -e efa.sock
-"""
 
 
 def test_attack(request):
@@ -48,14 +33,6 @@ def test_wireshark(request):
     program.write_text('#!/bin/sh\nexec setpriv --reuid=65534 --regid=65534 --clear-groups env HOME=/ tshark "$@"\n')
     program.chmod(0o755)
     record(request, *cargo("emulator", "test", "--workspace", "--test", "observe", "--", "--ignored", EFA_TSHARK=str(program)))
-
-
-def test_cargo_install(tmp_path):
-    """As in its guide, without network. The build has fewer features than that of a workspace."""
-    settings = {**os.environ, "CARGO_TARGET_DIR": f"{os.environ['EFA_KEEP']}/emulator", "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
-    command = ["cargo", "install", "--offline", "--locked", "--path", CLONE / "emulator/efa-emu", "--root", tmp_path]
-    for one in (command, ["timeout", "120", "sh", "-euxc", INSTALLED_WORKS]):
-        succeeds(one, cwd=tmp_path, env=settings)
 
 
 def deny(*words):

@@ -23,6 +23,7 @@ TIER = "named"
 NEEDS = ["deb", "emulator", "kernel-cloud-amd64", "machine"]
 VERSION_H = (CLONE / "efa_rs/ffi/version.h").read_text()
 VERSION = ".".join(re.findall(r"^#define EFA_VERSION_(?:MAJOR|MINOR|SUBMINOR) (\d+)$", VERSION_H, re.MULTILINE))
+EMULATOR_VERSION = re.findall(r"^## (\S+) ", (CLONE / "emulator/CHANGELOG.md").read_text(), re.MULTILINE)[0]
 # The package again, with a version that dpkg and DKMS take for newer.
 NEWER_VERSION = f"{VERSION.rpartition('.')[0]}.99"
 # The Linux series of a stock machine's kernel.
@@ -389,6 +390,6 @@ def test_emulator(machine):
 def test_emulator_unit(machine):
     """The emulator as a service of systemd."""
     it = machine()
-    package = f"{PACKAGES}/efa-emu_{VERSION}_amd64.deb"
+    package = f"{PACKAGES}/efa-emu_{EMULATOR_VERSION}_amd64.deb"
     it.does(f"apt-get install --yes --no-install-recommends {package}")
     it.boots(f"/efa-rs/tests/packages/emulator.py {package}", devices=(), what="unit")

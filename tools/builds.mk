@@ -116,13 +116,14 @@ target = CARGO_TARGET_DIR=$(EFA_KEEP)/$1 $(lld) cargo
 product := efa_rs/hw $(foreach name,Cargo.toml Cargo.lock $(foreach crate,efa-emu fabric hw model vfio vfio-user,$(crate)/Cargo.toml \
 	$(crate)/src),emulator/$(name))
 crates := $(product) $(foreach name,efa-emu/tests fabric fuzz hw model testing vfio vfio-user,emulator/$(name))
-.PHONY: emulator emulator-release
+.PHONY: emulator emulator-release-x86_64 emulator-release-aarch64
 emulator:
 	@$(cached) $@ '$(EFA_ROOT)' $(product) -- sh -ec '$(call target,emulator) build --workspace --bins --locked \
 		--manifest-path emulator/Cargo.toml; cp $(EFA_KEEP)/emulator/debug/efa-emu $$OUT'
-emulator-release:
-	@$(cached) $@ '$(EFA_ROOT)' $(product) -- sh -ec '$(call target,emulator) build --workspace --bins --release --locked \
-		--manifest-path emulator/Cargo.toml; cp $(EFA_KEEP)/emulator/release/efa-emu $$OUT'
+in-aarch64 := tools/layer $(built)/arm64
+emulator-release-aarch64: arm64
+emulator-release-x86_64 emulator-release-aarch64: emulator-release-%: crates
+	@$(cached) $@ '$(EFA_ROOT)' $(product) dkms/package.sh @crates $(if $(in-$*),@arm64) -- $(in-$*) dkms/package.sh $@
 
 # What the benches need, see bench/README.md.
 .PHONY: bench-plugin bench-memcpy bench-emulator bench-driver bench-data bench-srd
@@ -131,11 +132,11 @@ bench-plugin:
 	@$(cached) $@ '$(EFA_ROOT)' bench/count.rs -- sh -ec '$(rustc) --crate-type cdylib -o $$OUT/count.so bench/count.rs'
 bench-memcpy:
 	@$(cached) $@ '$(EFA_ROOT)' bench/memcpy.rs -- sh -ec '$(rustc) -o $$OUT/memcpy bench/memcpy.rs'
-bench-emulator: emulator-release
-	@$(cached) $@ '$(EFA_ROOT)' $(crates) -- sh -ec 'for example in fabric/simulation vfio/messages; do \
+bench-emulator: emulator-release-x86_64
+	@$(cached) $@ '$(EFA_ROOT)' $(crates) @emulator-release-x86_64 -- sh -ec 'for example in fabric/simulation vfio/messages; do \
 		$(call target,emulator) build --release --locked --manifest-path emulator/$${example%/*}/Cargo.toml --example $${example#*/}; done; \
 		mkdir $$OUT/examples; cp $(EFA_KEEP)/emulator/release/examples/simulation $(EFA_KEEP)/emulator/release/examples/messages \
-		$$OUT/examples; cp $(built)/emulator-release/efa-emu $$OUT'
+		$$OUT/examples; cp $(built)/emulator-release-x86_64/efa-emu $$OUT'
 bench-driver: bench-plugin emulator $(foreach name,kernel rust c no_kverbs bench_client,$(name)-$(or $(FLAVOUR),cloud-amd64))
 bench-data: bench-emulator bench-memcpy $(or $(DRIVER),rust)-amd64 kernel-amd64
 bench-srd: bench-emulator
@@ -223,17 +224,22 @@ advisories: cargo-deny
 		touch $(built)/$@/fetched
 
 # The image for containers, see image/, and the layer with what makes it and what tests it, among that the source of libfabric.
-.PHONY: image-tools image
-image-packages := buildah netavark libnss-wrapper python3-yaml python3-junitparser python3-retrying
+.PHONY: image-tools image image-arm64
+image-packages := buildah netavark debsbom/trixie-backports python3-cyclonedx-lib libnss-wrapper python3-yaml python3-junitparser \
+	python3-retrying
 image-tests := podman uidmap autoconf automake libtool python3-jsonschema python3-referencing python3-importlib-resources hwloc-nox
 image-tools:
 	@$(cached) $@ '$(EFA_ROOT)' tools/layer -- sh -ec 'mkdir $$OUT/layer $$OUT/work; tools/layer $$OUT sh -ec "cd /usr/src; \
 		sed s/^deb/deb-src/ /etc/apt/sources.list >/etc/apt/sources.list.d/source.list; apt-get update; \
 		apt-get install --yes --no-install-recommends $(image-packages) $(image-tests); \
 		apt-get source --download-only --tar-only libfabric"; rm -rf $$OUT/work'
-image: image-tools emulator-release rust-cloud-amd64 kernel-cloud-amd64
-	@$(cached) $@ image tools tests/traffic.py LICENSE @image-tools @emulator-release @rust-cloud-amd64 @kernel-cloud-amd64 -- \
-		tools/layer $(built)/image-tools sh -ec 'image/build.py $$OUT'
+image-inputs := emulator-release-x86_64 rust-cloud-amd64 kernel-cloud-amd64
+image-arm64-inputs := emulator-release-aarch64 rust-cloud-arm64 kernel-cloud-arm64 arm64 arm64-userland
+image: $(image-inputs)
+image-arm64: $(image-arm64-inputs)
+image image-arm64: image-tools
+	@$(cached) $@ image tools tests/traffic.py LICENSE @image-tools $($@-inputs:%=@%) -- tools/layer $(built)/image-tools \
+		sh -ec 'image/build.py $$OUT $(if $(filter image,$@),amd64,arm64)'
 
 # Programs of PyPI, each MPI in a folder of its own, with mpi4py's tests of its source, and hwloc's program.
 .PHONY: people
@@ -249,12 +255,22 @@ people: image-tools
 arm64-userland next:
 	@$(cached) $@ tools/userland.sh -- sh -ec 'tools/userland.sh $(if $(filter next,$@),forky amd64,trixie arm64) $$OUT/root'
 
-# Packages, of a tarball of the clone's files, and the systems that their tests install them on.
-.PHONY: dist deb deb-elsewhere emulator-deb rpm rpm-newer
-dist:
+# A release: tarballs of the clone's files, and what is built of them, see dkms/package.sh. Crates are those of the lock file. Of those
+# for Windows, which cargo only looks up, few files are left.
+.PHONY: crates dist emulator-dist deb emulator-deb rpm rpm-newer release
+crates:
+	@$(cached) $@ '$(EFA_ROOT)' emulator/Cargo.lock -- sh -ec 'cargo vendor --quiet --locked --versioned-dirs --manifest-path \
+		emulator/Cargo.toml $$OUT/vendor; find $$OUT/vendor/winapi* $$OUT/vendor/windows* -type f ! -name Cargo.toml ! -name .cargo-checksum.json ! -path "*/src/lib.rs" \
+		-delete'
+emulator-dist: crates
+dist emulator-dist:
 	@$(cached) $@ '$(EFA_ROOT)' . "$$EFA_BUGS" "$$(git -c safe.directory=/efa-rs log -1 --format='%ct %an <%ae>')" -- dkms/package.sh $@
-deb deb-elsewhere emulator-deb rpm rpm-newer: dist
+emulator-deb: crates
+deb emulator-deb rpm rpm-newer: dist
 	@$(cached) $@ '$(EFA_ROOT)' @dist dkms/package.sh -- dkms/package.sh $@
+kinds := dist emulator-dist deb emulator-deb rpm image image-arm64 emulator-release-x86_64 emulator-release-aarch64
+release: $(kinds)
+	@$(cached) $@ '$(EFA_ROOT)' dkms/package.sh $(kinds:%=@%) -- dkms/package.sh $@
 
 .PHONY: machine clean-debian cloud-image
 systems := tests/packages

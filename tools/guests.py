@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import json
 import os
+import platform
 import re
 import shlex
 import shutil
@@ -36,6 +37,7 @@ LIMIT = 3600
 # Factors of both for kernels that are slower.
 SLOW = {"debug": 5, "cloud-arm64": 3, "arm64": 3, "arm64-16k": 3}
 ARM64 = ("cloud-arm64", "arm64", "arm64-16k")
+MACHINE = platform.machine()
 BOOTS = 3
 # Runs whose folders are kept.
 KEPT_RUNS = 40
@@ -104,19 +106,26 @@ def release(flavour):
     return found[-1]
 
 
+def foreign(flavour):
+    """Returns whether the flavour is for arm64 and this host is not. Only image/hosts.py runs on arm64."""
+    return flavour in ARM64 and MACHINE != "aarch64"
+
+
 def modules_of(flavour):
-    return result("arm64") / "layer/usr/lib/modules" if flavour in ARM64 else Path("/usr/lib/modules")
+    return result("arm64") / "layer/usr/lib/modules" if foreign(flavour) else Path("/usr/lib/modules")
 
 
 def accelerator(flavour):
     """Returns "kvm" if a guest really boots with it, else "tcg". The answer holds until the host reboots."""
-    if flavour in ARM64 or not os.access("/dev/kvm", os.R_OK | os.W_OK) or not VIRTUALIZATION.search(Path("/proc/cpuinfo").read_text()):
+    able = flavour in ARM64 or VIRTUALIZATION.search(Path("/proc/cpuinfo").read_text())
+    if foreign(flavour) or not able or not os.access("/dev/kvm", os.R_OK | os.W_OK):
         return "tcg"
     answer = CACHE / f"kvm-{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}"
     if not answer.exists():
-        kernel = result("kernel-cloud-amd64") / "image"
-        words = "qemu-system-x86_64 -nodefaults -no-reboot -display none -machine q35 -accel kvm -cpu host -bios qboot.rom -serial stdio"
-        command = [*words.split(), "-kernel", str(kernel), "-append", "console=ttyS0 panic=-1"]
+        kernel = result("kernel-cloud-arm64" if flavour in ARM64 else "kernel-cloud-amd64") / "image"
+        machine, console = ("virt", "ttyAMA0") if flavour in ARM64 else ("q35 -bios qboot.rom", "ttyS0")
+        words = f"qemu-system-{MACHINE} -nodefaults -no-reboot -display none -machine {machine} -accel kvm -cpu host -serial stdio"
+        command = [*words.split(), "-kernel", str(kernel), "-append", f"console={console} panic=-1"]
         with contextlib.suppress(subprocess.TimeoutExpired):
             said = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False).stdout
             # Without a root file system, the kernel ends there.
@@ -254,9 +263,9 @@ class Guests:
     def root(self, guest):
         """Returns the guest's root: this one, or another with the clone, the cache and the kernel's modules mounted in it."""
         flavour = self.flavours[guest]
-        if self.userland == "stable" and flavour not in ARM64 and not self.overlay:
+        if self.userland == "stable" and not foreign(flavour) and not self.overlay:
             return "/"
-        name = "arm64-userland" if flavour in ARM64 else "next" if self.userland == "next" else ""
+        name = "arm64-userland" if foreign(flavour) else "next" if self.userland == "next" else ""
         lower = result(name) / "root" if name else Path("/")
         root = self.folder / f"mount{guest}"
         root.mkdir()
@@ -297,15 +306,16 @@ class Guests:
     def qemu(self, guest, kernel):
         """Returns the command line of a guest's QEMU."""
         run, flavour = self.folder, self.flavours[guest]
-        foreign = flavour in ARM64
-        where = topology.of(None if foreign or self.hotplug else self.instance)
-        tty = "ttyAMA0" if foreign else "ttyS0"
+        arm64 = flavour in ARM64
+        where = topology.of(None if arm64 or self.hotplug else self.instance)
+        tty = "ttyAMA0" if arm64 else "ttyS0"
         append = f"{self.append} console={tty} no_timer_check root=root rootfstype=virtiofs {self.INIT} panic=-1"
         # On a busy host, a task may wait for longer than the 20 s after which the kernel reports a stall or a lockup.
         stall, lockup = min(300, self.boot_patience), min(60, self.boot_patience // 2)
         append = f"{append} rcupdate.rcu_cpu_stall_timeout={stall} watchdog_thresh={lockup}"
         turns = "" if self.accelerator == "kvm" or self.threads else ",thread=single"
-        cpu = "host" if self.accelerator == "kvm" else self.cpu
+        # Graviton2's CPU supports pages of 16 KiB, and has no feature that is expensive to emulate.
+        cpu = "host" if self.accelerator == "kvm" else "neoverse-n1" if arm64 else self.cpu
         if self.plugin:
             # Otherwise it is random whether an interrupt finds the TSC unstable, or has to catch up with the clock because the idle loop
             # had stopped the tick. Memory is copied and cleared by one instruction, as on the CPUs of EC2.
@@ -313,18 +323,17 @@ class Guests:
         if flavour == "debug":
             # This kernel is too slow to check the TSC's calibration, and would wait a minute for entropy.
             append, cpu = f"{append} tsc=unstable", f"{cpu},+rdrand"
-        elif not foreign and not self.plugin and RATE.exists():
+        elif not arm64 and not self.plugin and RATE.exists():
             # A late timer of a busy host would spoil the kernel's measurement.
             append = f"{append} tsc_early_khz={float(RATE.read_text()) * 1000:.0f}"
         if self.memory_device and not guest:
             # Linux allows peer-to-peer DMA if it knows the host bridge, or if the CPU is one of AMD's since Zen (family 23).
             append, cpu = f"{append} iommu=pt", f"{cpu},family=23"
         accel = f"{self.accelerator}{turns}"
-        program = result("arm64") / "layer/usr/bin/qemu-system-aarch64" if foreign else "qemu-system-x86_64"
+        program = result("arm64") / "layer/usr/bin/qemu-system-aarch64" if foreign(flavour) else f"qemu-system-{MACHINE}"
         command = [program, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]
-        if foreign:
-            # Graviton2's CPU supports pages of 16 KiB, and has no feature that is expensive to emulate.
-            command += ["-machine", "virt,gic-version=3", "-accel", accel, "-cpu", "neoverse-n1"]
+        if arm64:
+            command += ["-machine", "virt,gic-version=3", "-accel", accel, "-cpu", cpu]
         else:
             # qboot sets up only the first root bus.
             command += ["-machine", "q35", "-accel", accel, "-cpu", cpu, *([] if where.buses else self.firmware())]
@@ -348,7 +357,7 @@ class Guests:
             command += ["-device", "virtserialport,chardev=control,name=efa-emu.control"]
         if self.hotplug:
             (run / f"shared/guest{guest}/slots").write_text("".join(f"{json.dumps(device)}\n" for device in devices))
-            command += hotplug(devices, f"{run}/monitor{guest}", foreign)
+            command += hotplug(devices, f"{run}/monitor{guest}", arm64)
         else:
             parts, places = where.places(len(devices))
             places = places or [place(number, len(devices)) for number in range(len(devices))]
@@ -640,7 +649,7 @@ def memory_device(file, size):
     ]
 
 
-def hotplug(devices, monitor, foreign):
+def hotplug(devices, monitor, arm64):
     """Returns devices in slots of their own, which Linux's pciehp manages, and QEMU's monitor as a port of the guest.
 
     QEMU listens at MONITOR and connects to itself. See tools/guest/monitor.py.
@@ -648,7 +657,7 @@ def hotplug(devices, monitor, foreign):
     # The port has no power controller: when a guest switches a slot off, QEMU deletes its device. Up to 11.1, QEMU aborts then for a
     # vfio-user device, as vfio_user_msix_teardown() tears MSI-X down twice.
     port = {"driver": "pcie-root-port", "chassis": 1, "power_controller_present": False, **topology.LINK}
-    options = [] if foreign else ["-global", "ICH9-LPC.acpi-pci-hotplug-with-bridge-support=off"]
+    options = [] if arm64 else ["-global", "ICH9-LPC.acpi-pci-hotplug-with-bridge-support=off"]
     # The firmware numbers buses from the last port on. In this order of ports, the devices' addresses are in order.
     for position, number in enumerate(reversed(range(len(devices)))):
         options += option({**port, "id": f"port{number}", "port": number, "slot": number + 1, **place(position, len(devices))})
