@@ -26,8 +26,8 @@ def use(device):
 
 def at_once(device):
     device.clear()
-    # The driver resets a device whose keep-alives stop, hence the maximum timeout.
-    device.set(keep_alive_ms=20, driver_watchdog_timeout_ms=0xFFFF)
+    # The driver resets a device whose keep-alives or completions take too long, hence the maximum timeouts.
+    device.set(keep_alive_ms=20, driver_watchdog_timeout_ms=0xFFFF, admin_completion_timeout_ms=0xFFFF)
     device.rebind()
     before = device.state()["admin"]
     for number in range(IN_FLIGHT):
