@@ -131,6 +131,28 @@ fn drains_a_device_that_forgets() {
     });
 }
 
+/// The device need not flush what a destroyed queue pair has posted.
+#[test]
+fn waits_for_no_flush_of_a_destroyed_queue_pair() {
+    run_bound(|rig| {
+        let mut objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
+        let request = Request::new(0);
+        rig.inject(rule(HOLD));
+        objects.post_send(&request).unwrap();
+        sim::sleep(SECOND);
+        objects.modify_qp(&[ERR]).unwrap();
+        // SAFETY: Nothing else uses the queue pair.
+        unsafe { verbs::destroy_qp(objects.qp, null_mut()) }.unwrap();
+        objects.qp = null_mut();
+        for _ in 0..100 {
+            sim::sleep(SECOND);
+            objects.poll();
+        }
+        assert_eq!(request.status.get(), None);
+        assert_eq!(rig.state("last_reset").as_deref(), Some("none"));
+    });
+}
+
 /// Work requests that are posted after the death of the device are flushed.
 #[test]
 fn takes_work_requests_of_a_dead_device() {

@@ -241,8 +241,9 @@ fn a_destroyed_queue_pair_has_no_completions() {
         let posted = request.clone();
         let results = Results::new();
         let destroyer = results.spawn("destroyer", move || {
+            // In the plain schedule, the poller has ended when the device flushes the request.
+            sim::sleep(2500);
             other.modify_qp(&[ERR]).unwrap();
-            // The device flushes the request, which may be polled or not.
             sim::sleep(SECOND);
             // SAFETY: The queue pair exists, and nothing else uses it.
             unsafe { ib_core::verbs::destroy_qp(other.qp, null_mut()) }.unwrap();
