@@ -260,8 +260,8 @@ arm64-userland next:
 .PHONY: crates dist emulator-dist deb emulator-deb rpm rpm-newer release
 crates:
 	@$(cached) $@ '$(EFA_ROOT)' emulator/Cargo.lock -- sh -ec 'cargo vendor --quiet --locked --versioned-dirs --manifest-path \
-		emulator/Cargo.toml $$OUT/vendor; find $$OUT/vendor/winapi* $$OUT/vendor/windows* -type f ! -name Cargo.toml ! -name .cargo-checksum.json ! -path "*/src/lib.rs" \
-		-delete'
+		emulator/Cargo.toml $$OUT/vendor; find $$OUT/vendor/winapi* $$OUT/vendor/windows* -type f ! -name Cargo.toml \
+		! -name .cargo-checksum.json ! -path "*/src/lib.rs" -delete'
 emulator-dist: crates
 dist emulator-dist:
 	@$(cached) $@ '$(EFA_ROOT)' . "$$EFA_BUGS" "$$(git -c safe.directory=/efa-rs log -1 --format='%ct %an <%ae>')" -- dkms/package.sh $@
