@@ -124,7 +124,7 @@ def contents(tarball):
 def dist(folder, address):
     """Makes the source tarball with another address for bugs."""
     settings = {**os.environ, "OUT": str(folder), "EFA_BUGS": address}
-    return subprocess.run(["dkms/package.sh", "dist"], cwd=CLONE, env=settings, capture_output=True, text=True, check=False)
+    return subprocess.run(["tools/package.sh", "dist"], cwd=CLONE, env=settings, capture_output=True, text=True, check=False)
 
 
 def places(files):

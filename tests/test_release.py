@@ -114,7 +114,7 @@ def test_cargo_install(tmp_path):
 def test_is_reproducible(kind):
     """Another user, host, folder, time zone and umask give the same bytes; for the driver's packages, another architecture, too."""
     with tempfile.TemporaryDirectory(dir="/tmp") as out:
-        succeeds(["dkms/package.sh", "--elsewhere", kind], cwd=CLONE, env={**os.environ, "OUT": out})
+        succeeds(["tools/package.sh", "--elsewhere", kind], cwd=CLONE, env={**os.environ, "OUT": out})
         same(Path(out), BUILT / kind)
 
 

@@ -123,7 +123,7 @@ emulator:
 in-aarch64 := tools/layer $(built)/arm64
 emulator-release-aarch64: arm64
 emulator-release-x86_64 emulator-release-aarch64: emulator-release-%: crates
-	@$(cached) $@ '$(EFA_ROOT)' $(product) dkms/package.sh @crates $(if $(in-$*),@arm64) -- $(in-$*) dkms/package.sh $@
+	@$(cached) $@ '$(EFA_ROOT)' $(product) tools/package.sh @crates $(if $(in-$*),@arm64) -- $(in-$*) tools/package.sh $@
 
 # What the benches need, see bench/README.md.
 .PHONY: bench-plugin bench-memcpy bench-emulator bench-driver bench-data bench-srd
@@ -255,7 +255,7 @@ people: image-tools
 arm64-userland next:
 	@$(cached) $@ tools/userland.sh -- sh -ec 'tools/userland.sh $(if $(filter next,$@),forky amd64,trixie arm64) $$OUT/root'
 
-# A release: tarballs of the clone's files, and what is built of them, see dkms/package.sh. Crates are those of the lock file. Of those
+# A release: tarballs of the clone's files, and what is built of them, see tools/package.sh. Crates are those of the lock file. Of those
 # for Windows, which cargo only looks up, few files are left.
 .PHONY: crates dist emulator-dist deb emulator-deb rpm rpm-newer release
 crates:
@@ -264,13 +264,13 @@ crates:
 		! -name .cargo-checksum.json ! -path "*/src/lib.rs" -delete'
 emulator-dist: crates
 dist emulator-dist:
-	@$(cached) $@ '$(EFA_ROOT)' . "$$EFA_BUGS" "$$(git -c safe.directory=/efa-rs log -1 --format='%ct %an <%ae>')" -- dkms/package.sh $@
+	@$(cached) $@ '$(EFA_ROOT)' . "$$EFA_BUGS" "$$(git -c safe.directory=/efa-rs log -1 --format='%ct %an <%ae>')" -- tools/package.sh $@
 emulator-deb: crates
 deb emulator-deb rpm rpm-newer: dist
-	@$(cached) $@ '$(EFA_ROOT)' @dist dkms/package.sh -- dkms/package.sh $@
+	@$(cached) $@ '$(EFA_ROOT)' @dist tools/package.sh -- tools/package.sh $@
 kinds := dist emulator-dist deb emulator-deb rpm image image-arm64 emulator-release-x86_64 emulator-release-aarch64
 release: $(kinds)
-	@$(cached) $@ '$(EFA_ROOT)' dkms/package.sh $(kinds:%=@%) -- dkms/package.sh $@
+	@$(cached) $@ '$(EFA_ROOT)' tools/package.sh $(kinds:%=@%) -- tools/package.sh $@
 
 .PHONY: machine clean-debian cloud-image
 systems := tests/packages
