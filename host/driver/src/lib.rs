@@ -23,7 +23,6 @@ pub mod client;
 pub mod fault;
 pub mod hardware;
 pub mod inputs;
-pub mod known;
 pub mod life;
 pub mod operator;
 pub mod program;

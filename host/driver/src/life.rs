@@ -189,14 +189,14 @@ impl Life {
             self.check_device();
         }
         if self.rig.slot.is_bound() {
-            self.rig.remove_unless_known();
+            self.rig.remove_checked();
         }
         tasks.into_iter().for_each(sim::join);
         if let Some(number) = number {
             client::unregister_client(number);
         }
         SWITCHES.set((sim::switches(), sim::now()));
-        self.rig.end_unless_known();
+        self.rig.end();
     }
 
     fn trust(&self) -> Trust {
@@ -313,7 +313,7 @@ impl Life {
             }
             22 => {
                 if is_bound {
-                    rig.remove_unless_known();
+                    rig.remove_checked();
                 }
                 self.probe();
             }

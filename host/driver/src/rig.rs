@@ -5,15 +5,12 @@
 use efa_model::{Config, Overrides, Profile, State};
 use kernel::{
     bindings, module,
-    pci::slot::{Neighbour, Slot, AFTER_THE_END},
+    pci::slot::{Neighbour, Slot},
     prelude::*,
     sim::{self, Policy},
 };
 
-use crate::{
-    hardware::{trace_device, Shared},
-    known,
-};
+use crate::hardware::{trace_device, Shared};
 
 /// All profiles of devices.
 pub const PROFILES: [Profile; 5] = [
@@ -30,17 +27,6 @@ pub const SECOND: u64 = 1_000_000_000;
 /// Time after which the kernel reports a hung task, in nanoseconds. It bounds each call of the bus or of a program, too: others wait
 /// for its locks meanwhile.
 const HUNG: u64 = 120 * SECOND;
-
-const LEFT: &str = "the driver leaks resources";
-
-/// Complaints that are consequences of an object that is not destroyed.
-const FOLLOWS: [&str; 5] = [
-    "restrack: ",
-    " entries of mappings left",
-    "the queue is in use",
-    AFTER_THE_END,
-    LEFT,
-];
 
 /// Returns the name of a result in the notation of the tests in a guest.
 pub fn name_of(result: Result) -> String {
@@ -62,20 +48,19 @@ pub struct Rig {
 
 /// Runs `f` in a machine with a device, and then makes the checks of [`Rig::end`].
 pub fn run<R: 'static>(profile: Profile, policy: Policy, f: impl FnOnce(&mut Rig) -> R) -> R {
-    let result = run_without_end(profile, policy, |mut rig| {
+    run_without_end(profile, policy, |mut rig| {
         let result = f(&mut rig);
         rig.end();
         result
-    });
-    result.expect("a test does not abandon its machine")
+    })
 }
 
-/// Runs `f` in a machine with a device. Returns `None` if a known finding ends it early.
+/// Runs `f` in a machine with a device.
 pub fn run_without_end<R: 'static>(
     profile: Profile,
     policy: Policy,
     f: impl FnOnce(Rig) -> R,
-) -> Option<R> {
+) -> R {
     sim::memory::set_strict(true);
     let log = std::env::var_os("SIM_LOG").is_some();
     sim::keep_log(log);
@@ -224,33 +209,15 @@ impl Rig {
             complaints.push(format!("{what} has taken {} ms", took / 1_000_000));
         }
         if !self.slot.is_clean() {
-            complaints.push(LEFT.into());
+            complaints.push("the driver leaks resources".into());
         }
         complaints
     }
 
-    /// As [`Rig::remove`], but abandons the machine if a [known finding](crate::known) explains a
-    /// complaint: work items of a leaked object would run in freed memory.
-    pub fn remove_unless_known(&mut self) {
+    /// Unbinds the device, and checks for all complaints but leaked memory.
+    pub fn remove_checked(&mut self) {
         self.remove();
-        let (known, mut unknown): (Vec<_>, Vec<_>) = self
-            .complaints()
-            .into_iter()
-            .partition(|complaint| known::explains(complaint));
-        if known.is_empty() {
-            return check_none(&unknown);
-        }
-        unknown.retain(|complaint| !FOLLOWS.iter().any(|part| complaint.contains(part)));
-        check_none(&unknown);
-        sim::abandon();
-    }
-
-    /// As [`Rig::end`], unless a known finding explains a complaint.
-    pub fn end_unless_known(mut self) {
-        if self.slot.is_bound() {
-            self.remove_unless_known();
-        }
-        self.end();
+        check_none(&self.complaints());
     }
 
     /// Unbinds the device, and checks for leaked memory, mappings and resources, and for warnings.

@@ -57,7 +57,7 @@ fn each_allocation_fails_once() {
         });
         assert_eq!(kernel::take_warnings(), [""; 0], "allocation {number}");
         assert_eq!(sim::live(), 0, "allocation {number}");
-        if failed == Some(false) {
+        if !failed {
             break;
         }
         number += 1;

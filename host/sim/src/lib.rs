@@ -57,7 +57,7 @@ pub use self::{
     lock::{RawLock, Rw},
     lock_order::{pass, Class},
     log::{keep_log, log, take_log},
-    machine::{abandon, now, run, switches},
+    machine::{now, run, switches},
     policy::{point, search, searched, stall, take_stall, Policy, Rng},
     task::{
         block, change_atomic, count_step, current, is_atomic, join, might_sleep, signal, sleep,

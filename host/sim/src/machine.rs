@@ -43,7 +43,6 @@ pub(crate) struct World {
     /// The task that ran last.
     last: TaskId,
     switches: u64,
-    is_abandoned: bool,
 }
 
 impl World {
@@ -71,21 +70,13 @@ pub fn switches() -> u64 {
     world(|world| world.switches)
 }
 
-/// Stops the machine at once. [`run`] returns `None`.
-pub fn abandon() -> ! {
-    world(|world| world.is_abandoned = true);
-    loop {
-        task::switch();
-    }
-}
-
 /// Starts a machine whose first task is `f`, and runs it until `f` has returned and no task can
-/// run. Returns `None` if a task [abandons](abandon) it.
+/// run.
 ///
 /// # Panics
 ///
 /// If a task panics, if no task can run before `f` has returned, or if that takes too long.
-pub fn run<R: 'static>(policy: Policy, f: impl FnOnce() -> R) -> Option<R> {
+pub fn run<R: 'static>(policy: Policy, f: impl FnOnce() -> R) -> R {
     let _clean = Clean;
     report::install();
     lock_order::start();
@@ -101,14 +92,11 @@ pub fn run<R: 'static>(policy: Policy, f: impl FnOnce() -> R) -> Option<R> {
         step();
         let is_late = switches() % 4096 == 0 && start.elapsed() > MOST_REAL_TIME;
         assert!(!is_late && now() < MOST_TIME, "no end: {}", describe());
-        if world(|world| world.is_abandoned) {
-            return None;
-        }
     }
     while !runnable().is_empty() {
         step();
     }
-    result.take()
+    result.take().expect("a task that has ended")
 }
 
 /// Discards the state of a machine, also after a panic.

@@ -23,7 +23,10 @@ use kernel::{
     sim,
 };
 
-use crate::{command, die_and_write, no_interrupt, run, run_bound, run_bound_as, run_with, traced};
+use crate::{
+    command, die_and_write, no_interrupt, run, run_bound, run_bound_as, run_bound_with, run_with,
+    traced,
+};
 
 /// Times a bus callback, in seconds, while a client holds a reference to a failed device.
 fn while_a_client_holds_it(bus: impl FnOnce(&mut Rig)) -> u64 {
@@ -379,6 +382,7 @@ fn ten_thousand_destructions_are_refused() {
         }
         rig.heal();
         rig.check_quiet();
+        assert_eq!(rig.state("last_reset").as_deref(), Some("memory_held"));
         assert!(command().0.is_ok());
     });
 }
@@ -438,4 +442,56 @@ fn nothing_is_kept_after_the_reset() {
         points += 1;
     }
     assert!(points > 20, "{points} points");
+}
+
+/// A dma-buf is revoked while the DMA of a dead device is disabled.
+#[test]
+fn a_halted_device_stays_halted() {
+    run_bound_with(Profile::Efa3, |rig| {
+        let program = Program::new().unwrap();
+        let pd = program.alloc_pd().unwrap();
+        let buffer = dmabuf::export(1 << 20);
+        program.register_dmabuf(pd, buffer, 1 << 20).unwrap();
+        die_and_write(rig, 1000);
+        sim::sleep(5 * SECOND);
+        // This waits until the DMA of the device is disabled.
+        dmabuf::revoke(buffer);
+        sim::sleep(60 * SECOND);
+        let writes = sim::memory::take_violations().len();
+        assert_eq!(writes, 0, "stray writes to memory that was revoked");
+    });
+}
+
+/// The DMA of a dead device is disabled by its unbind. Then the device is bound again.
+#[test]
+fn a_device_is_reset_before_it_is_bus_master() {
+    run_bound_with(Profile::Efa3, |rig| {
+        let objects = Objects::new().unwrap();
+        die_and_write(rig, 1000);
+        sim::sleep(100 * SECOND);
+        drop(objects);
+        rig.remove();
+        let _ = rig.probe();
+        let writes = sim::memory::take_violations().len();
+        assert_eq!(writes, 0, "stray writes to memory that was freed");
+    });
+}
+
+/// A client holds the device for longer than the bus waits, and releases it while the bus has the function.
+#[test]
+fn nothing_touches_a_function_that_the_bus_has() {
+    for bus in [Rig::reset as fn(&Rig), Rig::sleep, Rig::hibernate, |rig| {
+        rig.bus_error(false)
+    }] {
+        run_bound_with(Profile::Efa3, |rig| {
+            rig.slot.set_reset_time(2 * SECOND);
+            let reference = Reference::new();
+            let client = sim::spawn("client", move || {
+                sim::sleep(11 * SECOND);
+                drop(reference);
+            });
+            bus(rig);
+            sim::join(client);
+        });
+    }
 }

@@ -581,7 +581,7 @@ fn memory_is_short() {
 #[test]
 fn a_queue_pair_has_completions_of_its_own() {
     for seed in 0..200 {
-        rig::run_without_end(Profile::Efa3, at_random(seed), |mut rig| {
+        rig::run(Profile::Efa3, at_random(seed), |rig| {
             rig.set(r#"{"max_qp": 1}"#);
             rig.probe().unwrap();
             let mut objects = Objects::new(registered().unwrap(), DIRECT).unwrap();

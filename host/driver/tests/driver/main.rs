@@ -3,15 +3,13 @@
 //! Tests of the driver in virtual time. Each has a machine of its own, so that they run in parallel.
 
 mod admin_queue;
-mod client_findings;
+mod client_failures;
 mod drain;
 mod effects;
 mod events;
-mod findings;
 mod halt;
 mod health;
 mod kernel_clients;
-mod known;
 mod lies;
 mod limits;
 mod lnd;
@@ -21,6 +19,7 @@ mod probe;
 mod probe_errors;
 mod programs;
 mod qp_states;
+mod quarantine;
 mod recovery;
 mod schedules;
 mod udata;
@@ -69,14 +68,6 @@ fn run_bound_as<R: 'static>(attributes: &str, f: impl FnOnce(&mut Rig) -> R) -> 
         rig.probe().unwrap();
         f(rig)
     })
-}
-
-/// Runs `f` with a device that has faults. Known findings may explain complaints at the end.
-fn run_known(profile: Profile, f: impl FnOnce(&mut Rig)) {
-    rig::run_without_end(profile, Policy::Sequential, |mut rig| {
-        f(&mut rig);
-        rig.end_unless_known();
-    });
 }
 
 /// Returns a policy that preempts tasks at random, as a seed determines.

@@ -3,10 +3,11 @@
 //! Probe and removal.
 
 use driver::{
-    fault::{always, of_commands, once, silence},
+    fault::{always, command as of_command, of_commands, once, silence},
     program::Objects,
     rig::{PROFILES, SECOND},
 };
+use efa_hw::admin::Opcode;
 use efa_model::When;
 use ib_core::{registry, stats};
 use kernel::{error::code::*, sim};
@@ -60,7 +61,7 @@ fn has_counters() {
 #[test]
 fn interrupts_do_not_come() {
     run(|rig| {
-        rig.inject(always(driver::fault::command(None), no_interrupt()));
+        rig.inject(always(of_command(None), no_interrupt()));
         assert_eq!(rig.probe(), Ok(()));
         assert!(sim::now() < 35 * SECOND, "{} s", sim::now() / SECOND);
         rig.heal();
@@ -98,8 +99,8 @@ fn each_command_fails_in_each_way() {
         for fault in of_commands() {
             for number in 0..32 {
                 let fault = fault.clone();
-                crate::run_known(profile, |rig| {
-                    rig.inject(once(driver::fault::command(None), fault, number));
+                run_with(profile, |rig| {
+                    rig.inject(once(of_command(None), fault, number));
                     if rig.probe().is_ok() {
                         drop(Objects::new());
                         sim::sleep(40 * SECOND);
@@ -108,4 +109,14 @@ fn each_command_fails_in_each_way() {
             }
         }
     }
+}
+
+/// The limit is not that of each of its commands.
+#[test]
+fn has_one_time_limit() {
+    run(|rig| {
+        rig.inject(always(of_command(Some(Opcode::GetStats)), silence()));
+        let _ = rig.probe();
+        assert!(sim::now() < 60 * SECOND, "{} s", sim::now() / SECOND);
+    });
 }

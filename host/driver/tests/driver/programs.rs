@@ -328,8 +328,7 @@ fn each_command_fails() {
     for fault in [None, Some(1), Some(3), Some(5), Some(6), Some(200)] {
         for number in 0..30 {
             let then = fault.map_or(silence(), status);
-            crate::run_known(Profile::Efa2, |rig| {
-                rig.probe().unwrap();
+            run_bound(|rig| {
                 rig.inject(once(of_command(None), then, number));
                 if let Ok(objects) = Objects::new() {
                     let _ = objects.program.process.destroy(objects.ah);

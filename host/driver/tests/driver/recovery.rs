@@ -545,3 +545,38 @@ fn an_ordinary_death_takes_four_lines_of_the_log() {
         drop(objects);
     });
 }
+
+/// The driver of another function behind the same port decides how the bus's recovery ends.
+#[test]
+fn each_recovery_of_the_bus_ends() {
+    let answers = [
+        Vote::None,
+        Vote::NeedReset,
+        Vote::Disconnect,
+        Vote::NoDriver,
+    ];
+    let after_reset = [Vote::None, Vote::Disconnect];
+    for (detected, slot_reset) in answers
+        .iter()
+        .flat_map(|one| after_reset.map(|two| (*one, two)))
+    {
+        for (is_fatal, resets) in [(true, true), (true, false), (false, true), (false, false)] {
+            run_bound_with(Profile::Efa3, |rig| {
+                let neighbour = Neighbour {
+                    detected,
+                    slot_reset,
+                };
+                let case = (detected, slot_reset, is_fatal, resets);
+                rig.shared_bus_error(is_fatal, neighbour, resets);
+                sim::sleep(1000 * SECOND);
+                let state = rig.state("state");
+                let has_ended = matches!(state.as_deref(), Some("up" | "failed"));
+                assert!(has_ended, "{state:?} after {case:?}");
+                // The function may be left without its configuration.
+                rig.reset();
+                rig.check_quiet();
+                assert_eq!(rig.state("state").as_deref(), Some("up"), "{case:?}");
+            });
+        }
+    }
+}

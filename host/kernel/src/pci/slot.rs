@@ -11,9 +11,6 @@ use crate::{
 
 pub use crate::bindings::Flr;
 
-/// The warning about handlers or work that run after [`Slot::remove`].
-pub const AFTER_THE_END: &str = "handlers or work run after the end";
-
 /// Time between the last callback before sleep, or in a recovery, and the next step of the bus.
 const PAUSE: u64 = 1_000_000_000;
 
@@ -195,7 +192,7 @@ impl Slot {
                 self.pdev.dev.release_resources();
             }
             if sim::under_way() != 0 {
-                crate::warn(AFTER_THE_END.to_owned());
+                crate::warn("handlers or work run after the end".to_owned());
             }
         });
         self.is_bound = false;
