@@ -5,7 +5,7 @@
 use core::num::NonZeroU32;
 
 use efa_hw::{admin::Opcode, regs::Register};
-use efa_model::{Corruption, Death, FailedReset, Rule, StatusCode, Then, When};
+use efa_model::{Corruption, Death, FailedReset, Rule, Then, When};
 
 use crate::rig::Rig;
 
@@ -15,6 +15,15 @@ use crate::rig::Rig;
 ///
 /// If `text` is not a rule.
 pub fn rule(text: &str) -> Rule {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{text}: {error}"))
+}
+
+/// Parses the fault of a [rule].
+///
+/// # Panics
+///
+/// If `text` is not a fault.
+pub fn then(text: &str) -> Then {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
@@ -34,18 +43,12 @@ pub fn register(register: Register) -> When {
 
 /// Suppresses the response.
 pub fn silence() -> Then {
-    Then {
-        silence: true,
-        ..Then::default()
-    }
+    then(r#"{"silence": true}"#)
 }
 
 /// Responds with a status.
 pub fn status(number: u8) -> Then {
-    Then {
-        status: Some(StatusCode::Number(number)),
-        ..Then::default()
-    }
+    then(&format!(r#"{{"status": {number}}}"#))
 }
 
 /// Creates a rule without a limit on its uses.
@@ -116,53 +119,17 @@ impl Rig {
 pub fn of_commands() -> Vec<Then> {
     let mut faults = vec![
         silence(),
-        Then {
-            delay_ms: Some(100),
-            ..Then::default()
-        },
-        Then {
-            delay_ms: Some(31_000),
-            ..Then::default()
-        },
-        Then {
-            duplicate: true,
-            ..Then::default()
-        },
-        Then {
-            wrong_id: true,
-            ..Then::default()
-        },
-        Then {
-            wrong_checksum: true,
-            ..Then::default()
-        },
-        Then {
-            wrong_phase: true,
-            ..Then::default()
-        },
-        Then {
-            no_interrupt: true,
-            ..Then::default()
-        },
-        Then {
-            after_reset: true,
-            ..Then::default()
-        },
-        Then {
-            die: Some(Death::default()),
-            ..Then::default()
-        },
-        Then {
-            die: Some(Death {
-                silent: true,
-                ..Death::default()
-            }),
-            ..Then::default()
-        },
-        Then {
-            unplug: true,
-            ..Then::default()
-        },
+        then(r#"{"delay_ms": 100}"#),
+        then(r#"{"delay_ms": 31000}"#),
+        then(r#"{"duplicate": true}"#),
+        then(r#"{"wrong_id": true}"#),
+        then(r#"{"wrong_checksum": true}"#),
+        then(r#"{"wrong_phase": true}"#),
+        then(r#"{"no_interrupt": true}"#),
+        then(r#"{"after_reset": true}"#),
+        then(r#"{"die": {}}"#),
+        then(r#"{"die": {"silent": true}}"#),
+        then(r#"{"unplug": true}"#),
     ];
     faults.extend([1, 2, 3, 4, 5, 6, 200].map(status));
     for value in [0, 0xff] {

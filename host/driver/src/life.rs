@@ -8,7 +8,7 @@
 use std::{cell::Cell, rc::Rc};
 
 use efa_hw::{admin::Opcode, regs::Register};
-use efa_model::{Death, FailedReset, Profile, Rule, Then, When};
+use efa_model::{Death, FailedReset, Profile, Rule, When};
 use ib_core::{client, registry, umem};
 use kernel::{
     module,
@@ -368,46 +368,19 @@ impl Life {
                 let value = choices.below(1 << 32) as u32;
                 let then = match choices.below(5) {
                     0 => fault::silence(),
-                    1 if !writes_on => Then {
-                        value: Some(value),
-                        ..Then::default()
-                    },
-                    2 => Then {
-                        wrong_offset: true,
-                        ..Then::default()
-                    },
-                    3 => Then {
-                        wrong_req_id: true,
-                        ..Then::default()
-                    },
-                    _ => Then {
-                        die: Some(Death {
-                            silent: value & 1 != 0,
-                            ..Death::default()
-                        }),
-                        ..Then::default()
-                    },
+                    1 if !writes_on => fault::then(&format!(r#"{{"value": {value}}}"#)),
+                    2 => fault::then(r#"{"wrong_offset": true}"#),
+                    3 => fault::then(r#"{"wrong_req_id": true}"#),
+                    _ => fault::then(&format!(r#"{{"die": {{"silent": {}}}}}"#, value & 1 != 0)),
                 };
                 (When::Register(register), then)
             }
             _ => {
                 let then = match choices.below(4) {
-                    0 => Then {
-                        never_starts: true,
-                        ..Then::default()
-                    },
-                    1 => Then {
-                        never_ends: true,
-                        ..Then::default()
-                    },
-                    2 => Then {
-                        with_event: true,
-                        ..Then::default()
-                    },
-                    _ => Then {
-                        unplug: true,
-                        ..Then::default()
-                    },
+                    0 => fault::then(r#"{"never_starts": true}"#),
+                    1 => fault::then(r#"{"never_ends": true}"#),
+                    2 => fault::then(r#"{"with_event": true}"#),
+                    _ => fault::then(r#"{"unplug": true}"#),
                 };
                 (When::Reset, then)
             }

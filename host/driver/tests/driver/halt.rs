@@ -6,7 +6,7 @@ use std::{cell::Cell, rc::Rc};
 
 use driver::{
     client,
-    fault::{always, command as of_command, death, once, register, silence, status},
+    fault::{always, command as of_command, death, once, register, silence, status, then},
     program::{Objects, Program},
     rig::{Rig, SECOND},
 };
@@ -212,10 +212,7 @@ fn a_function_that_seems_to_be_gone_may_have_been_left_halted() {
 #[test]
 fn a_reset_that_ends_with_a_fatal_error_halts_nothing() {
     run_bound_as(r#"{"keep_alive_ms": 0}"#, |rig| {
-        let failed = Then {
-            value: Some(0x31),
-            ..Then::default()
-        };
+        let failed = then(r#"{"value": 49}"#);
         // The reads before are: ready, reset in progress.
         rig.inject(once(register(Register::DevSts), failed, 2));
         let ((), log) = traced(|| {
@@ -284,13 +281,7 @@ fn unbind_time(rig: &mut Rig, what: When) -> u64 {
 #[test]
 fn a_slow_device_is_halted() {
     let slow = |rig: &Rig| {
-        rig.inject(always(
-            of_command(None),
-            Then {
-                delay_ms: Some(29_000),
-                ..Then::default()
-            },
-        ));
+        rig.inject(always(of_command(None), then(r#"{"delay_ms": 29000}"#)));
     };
     let limit = 100 * SECOND;
     run(|rig| {
@@ -325,10 +316,7 @@ fn a_device_is_not_halted_for_a_slow_command() {
             let program = Program::new().unwrap();
             rig.inject(always(
                 of_command(None),
-                Then {
-                    delay_ms: Some(delay_ms),
-                    ..Then::default()
-                },
+                then(&format!(r#"{{"delay_ms": {delay_ms}}}"#)),
             ));
             for _ in 0..100 {
                 program.alloc_pd().unwrap();

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use driver::{
     client::{self, DIRECT, WORKQUEUE},
-    fault::{always, register, silence},
+    fault::{always, register, silence, then},
     hardware::Liar,
     inputs,
     program::Objects,
@@ -15,7 +15,7 @@ use driver::{
     sequence,
 };
 use efa_hw::{aenq::AenqGroup, regs::Register};
-use efa_model::{Profile, Rule, Then};
+use efa_model::{Profile, Rule};
 use ib_core::{registry::registered, verbs};
 use kernel::{
     devlink,
@@ -29,27 +29,12 @@ use crate::{command, run, run_with};
 fn registers_lie() {
     let mut faults = vec![silence()];
     for bit in 0..32 {
-        faults.push(Then {
-            value: Some(1 << bit),
-            ..Then::default()
-        });
-        faults.push(Then {
-            value: Some(!(1 << bit)),
-            ..Then::default()
-        });
+        let one = 1u32 << bit;
+        faults.extend([one, !one].map(|value| then(&format!(r#"{{"value": {value}}}"#))));
     }
-    faults.push(Then {
-        value: Some(u32::MAX),
-        ..Then::default()
-    });
-    faults.push(Then {
-        wrong_offset: true,
-        ..Then::default()
-    });
-    faults.push(Then {
-        wrong_req_id: true,
-        ..Then::default()
-    });
+    faults.push(then(r#"{"value": 4294967295}"#));
+    faults.push(then(r#"{"wrong_offset": true}"#));
+    faults.push(then(r#"{"wrong_req_id": true}"#));
     for place in Register::ALL {
         for fault in &faults {
             for skip in 0..3 {

@@ -27,7 +27,7 @@ mod verbs;
 mod work_requests;
 
 use driver::{
-    fault::death,
+    fault::{death, then},
     hardware::trace_device,
     rig::{self, Rig},
 };
@@ -91,10 +91,7 @@ fn die_and_write(rig: &Rig, resets: u32) {
 
 /// Completes a command without its interrupt.
 fn no_interrupt() -> Then {
-    Then {
-        no_interrupt: true,
-        ..Then::default()
-    }
+    then(r#"{"no_interrupt": true}"#)
 }
 
 /// Returns the result of `f`, and what the driver logs and the device does meanwhile.

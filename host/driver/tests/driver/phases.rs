@@ -11,11 +11,11 @@ use std::{
 
 use driver::{
     client::{Objects, Request, WORKQUEUE},
-    fault::{always, command as of_command, rule},
+    fault::{always, command as of_command, rule, then},
     hardware::Shared,
     rig::SECOND,
 };
-use efa_model::{Death, Profile, Then};
+use efa_model::{Death, Profile};
 use ib_core::{client, cq, ffi::ib_device, registry::registered};
 use kernel::{
     error::Result,
@@ -145,11 +145,7 @@ impl client::Client for Waiter {
 
 /// Each command takes a little less than its timeout.
 fn slow() -> efa_model::Rule {
-    let then = Then {
-        delay_ms: Some(29_000),
-        ..Then::default()
-    };
-    always(of_command(None), then)
+    always(of_command(None), then(r#"{"delay_ms": 29000}"#))
 }
 
 fn fails_in(phase: Phase, fault: Fault) {

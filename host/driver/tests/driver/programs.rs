@@ -3,13 +3,13 @@
 //! Programs that use the device through verbs and mapped rings.
 
 use driver::{
-    fault::{command as of_command, once, silence, status},
+    fault::{command as of_command, once, silence, status, then},
     program::{Objects, Program},
     rig::{Rig, PROFILES, SECOND},
     rings::{Completion, Sge},
 };
 use efa_hw::{admin::Opcode, io::CompStatus};
-use efa_model::{Corruption, Profile, Then};
+use efa_model::Profile;
 use ib_core::{
     dmabuf, ffi,
     umem::{self, Memory},
@@ -56,14 +56,10 @@ fn rings_begin_where_the_device_says() {
             program.create_cq(32, false, None),
         );
         // Fields of CREATE_QP's response: the offsets of both doorbells, and of the send ring.
-        let corrupt = [(20, 0x10), (24, 0x18), (28, 0x40)]
-            .map(|(offset, value)| Corruption { offset, value })
-            .into();
-        let then = Then {
-            corrupt,
-            ..Then::default()
-        };
-        rig.inject(once(of_command(Some(Opcode::CreateQp)), then, 0));
+        let offsets = then(
+            r#"{"corrupt": [{"offset": 20, "value": 16}, {"offset": 24, "value": 24}, {"offset": 28, "value": 64}]}"#,
+        );
+        rig.inject(once(of_command(Some(Opcode::CreateQp)), offsets, 0));
         let qp = program.create_qp(pd, cq.unwrap().id, true, 32, 32);
         assert_eq!(qp.unwrap().offsets(), [(0x40, 0x10), (0, 0x18)]);
     });

@@ -3,12 +3,12 @@
 //! Memory that a device may still have, and refusals, which are counted.
 
 use driver::{
-    fault::{always, command as of_command, death, once, status},
+    fault::{always, command as of_command, death, once, status, then},
     program::{Objects, Program},
     rig::SECOND,
 };
 use efa_hw::admin::Opcode;
-use efa_model::{Corruption, FailedReset, Profile, Then};
+use efa_model::{FailedReset, Profile};
 use ib_core::{dmabuf, udata, umem};
 use kernel::{error::Result, sim};
 
@@ -59,16 +59,9 @@ fn a_dma_buffer_in_quarantine_does_not_outlive_its_action() {
 fn an_unknown_status_is_no_refusal() {
     run_bound_with(Profile::Efa3, |rig| {
         let program = Program::new().unwrap();
-        // Offset and value of the status in a completion.
-        let corrupt = vec![Corruption {
-            offset: 2,
-            value: 177,
-        }];
-        let then = Then {
-            corrupt,
-            ..Then::default()
-        };
-        rig.inject(once(of_command(Some(Opcode::CreateCq)), then, 0));
+        // The status of the completion.
+        let unknown = then(r#"{"corrupt": [{"offset": 2, "value": 177}]}"#);
+        rig.inject(once(of_command(Some(Opcode::CreateCq)), unknown, 0));
         assert!(program.create_cq(16, false, None).is_err());
         let known = sim::memory::take_violations();
         assert_eq!(known, [""; 0], "memory is freed that the device has");

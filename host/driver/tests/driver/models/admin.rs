@@ -2,6 +2,7 @@
 
 //! The admin queue: three submitters, the interrupt handler, time limits, and the close of the queue.
 
+use driver::fault::then;
 use kernel::error::code::ENOMEM;
 
 use super::*;
@@ -135,10 +136,7 @@ fn two_queues_never_have_one_number() {
 
 #[test]
 fn slots_are_free_after_all_commands() {
-    let duplicate = || Then {
-        duplicate: true,
-        ..Then::default()
-    };
+    let duplicate = || then(r#"{"duplicate": true}"#);
     one_of_three("slots", ONE, duplicate, |rig, results| {
         assert_eq!(failures(&results), 0);
         rig.inject(driver::fault::rule(
@@ -189,10 +187,7 @@ fn counters_add_up() {
 /// The device answers the second command with the id of another one.
 #[test]
 fn a_wrong_id_ends_no_command_of_another_task() {
-    let wrong = || Then {
-        wrong_id: true,
-        ..Then::default()
-    };
+    let wrong = || then(r#"{"wrong_id": true}"#);
     one_of_three("wrong id", ONE, wrong, |rig, results| {
         let failed = failures(&results);
         assert!((1..=3).contains(&failed), "{results:?}");
@@ -215,10 +210,7 @@ fn each_wait_has_one_time_limit() {
 
 #[test]
 fn a_command_completes_at_its_time_limit() {
-    let late = || Then {
-        delay_ms: Some(30_000),
-        ..Then::default()
-    };
+    let late = || then(r#"{"delay_ms": 30000}"#);
     one_of_three("late answer", ONE, late, |rig, _| {
         go_on();
         rig.check_quiet();
