@@ -45,10 +45,7 @@ use crate::{
             new_irq_lock,
             IrqLock, //
         },
-        log::{
-            Hex,
-            Limited, //
-        },
+        log::Hex,
         time::to_jiffies, //
     },
 };
@@ -68,8 +65,6 @@ pub(super) struct InFlight<'bound> {
     /// session, so that late completions of that session match no command of this one.
     first_use: u16,
     statistics: Arc<Statistics>,
-    #[pin]
-    messages: Limited<'bound>,
     #[pin]
     state: IrqLock<State>,
     /// Signalled, by slot, when the slot's command has completed or was aborted.
@@ -121,7 +116,7 @@ impl<'bound> InFlight<'bound> {
     ) -> Result<impl PinInit<Self> + use<'bound>> {
         let rings = Rings::new(version, epoch)?;
         let device = epoch.device.clone();
-        let (dev, statistics) = (device.dev(), device.statistics.clone());
+        let statistics = device.statistics.clone();
         let state = State {
             is_open: true,
             submitted: 0,
@@ -139,7 +134,6 @@ impl<'bound> InFlight<'bound> {
             // CAST: The truncated bits are not part of an id.
             first_use: statistics.submitted_cmds.get() as u16,
             statistics,
-            messages <- Limited::new(dev),
             state <- new_irq_lock!(state, c"efa_admin_queue"),
             over <- pin_init::pin_init_array_from_fn(|_| Completion::new()),
         }))
@@ -205,7 +199,7 @@ impl<'bound> InFlight<'bound> {
     fn accept(&self, state: &mut State, entry: &AcqEntry) {
         let header = AcqHeader::of(entry);
         if !self.rings.is_intact(entry) {
-            self.messages.error(fmt!(
+            self.device.messages.ignored.error(fmt!(
                 "Received completion with invalid checksum ({}), which is ignored",
                 Hex(header.checksum.into())
             ));
@@ -222,7 +216,7 @@ impl<'bound> InFlight<'bound> {
             }
             // In a closed queue, the device may complete commands that were aborted.
             _ if !state.is_open => (),
-            _ => self.messages.error(fmt!(
+            _ => self.device.messages.ignored.error(fmt!(
                 "Received completion with unexpected command id {}, which is ignored",
                 Hex(id.into())
             )),

@@ -53,10 +53,7 @@ use crate::{
             AtomicUsize,
             Relaxed, //
         },
-        log::{
-            Hex,
-            Limited, //
-        },
+        log::Hex,
         semaphore::Semaphore,
         time::{
             from_jiffies,
@@ -105,11 +102,6 @@ struct Slowness {
 #[pin_data]
 pub(crate) struct AdminQueue<'bound> {
     pub(super) epoch: Arc<Epoch<'bound>>,
-    #[pin]
-    messages: Limited<'bound>,
-    /// Messages about late and missing completions, with their own rate limit.
-    #[pin]
-    late_messages: Limited<'bound>,
     /// Timeout of a command, in milliseconds.
     completion_timeout_ms: AtomicU32,
     /// The same timeout in jiffies, the unit of waits.
@@ -145,7 +137,6 @@ impl<'bound> AdminQueue<'bound> {
         caps: Caps,
         epoch: Arc<Epoch<'bound>>,
     ) -> Result<Arc<Self>> {
-        let dev = epoch.device.dev();
         let timeout_ms = match u32::from(caps.admin_cmd_timeout) {
             0 => COMPLETION_TIMEOUT_MS,
             units => units * COMPLETION_TIMEOUT_UNIT_MS,
@@ -153,8 +144,6 @@ impl<'bound> AdminQueue<'bound> {
 
         Arc::pin_init(
             try_pin_init!(Self {
-                messages <- Limited::new(dev),
-                late_messages <- Limited::new(dev),
                 completion_timeout_ms: AtomicU32::new(timeout_ms),
                 completion_timeout: AtomicUsize::new(msecs_to_jiffies(timeout_ms)),
                 is_polled: AtomicBool::new(false),
@@ -203,7 +192,9 @@ impl<'bound> AdminQueue<'bound> {
     #[cold]
     #[inline(never)]
     pub(crate) fn report_invalid(&self, what: &str, value: u32) -> CommandError {
-        self.messages
+        let messages = &self.epoch.device.messages;
+        messages
+            .commands
             .error(fmt!("The device returned {} ({})", what, value));
         CommandError::InvalidResponse
     }
@@ -275,7 +266,7 @@ impl<'bound> AdminQueue<'bound> {
         let timeout = self.completion_timeout.load(Relaxed) * SLOT_TIMEOUTS;
         self.free_slots.acquire_timeout(timeout).map_err(|_| {
             self.epoch.device.statistics.cmds_err.increment();
-            self.messages.error(fmt!(
+            self.epoch.device.messages.commands.error(fmt!(
                 "Failed to submit command {}: no slot of the admin queue became free",
                 opcode.name()
             ));
@@ -338,7 +329,7 @@ impl<'bound> AdminQueue<'bound> {
         }
         self.epoch.device.statistics.cmds_err.increment();
         result?;
-        self.messages.error(fmt!(
+        self.epoch.device.messages.commands.error(fmt!(
             "Failed to process command {}({}): the device returned {} ({})",
             opcode.name(),
             started.subject,
@@ -367,7 +358,7 @@ impl<'bound> AdminQueue<'bound> {
         drop(slowness);
         if now - since > SLOW_LIMIT {
             self.epoch.report(Cause::CommandTimeout);
-            self.late_messages.error(fmt!(
+            self.epoch.device.messages.late.error(fmt!(
                 "Each command of a minute took more than {SLOW_MS} ms; the admin queue is closed"
             ));
             self.in_flight.close();
@@ -378,7 +369,7 @@ impl<'bound> AdminQueue<'bound> {
     #[inline(never)]
     fn report_late(&self, opcode: Opcode, what: &str, what_now: &str) {
         self.epoch.device.statistics.no_completion_cmds.increment();
-        self.late_messages.error(fmt!(
+        self.epoch.device.messages.late.error(fmt!(
             "{} for admin cmd {} within {} ms. {}",
             what,
             opcode.name(),

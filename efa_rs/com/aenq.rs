@@ -31,10 +31,7 @@ use crate::{
             Relaxed, //
         },
         dma::Entries,
-        log::{
-            Hex,
-            Limited, //
-        },
+        log::Hex,
         trace, //
     },
 };
@@ -52,8 +49,6 @@ pub(super) const GROUPS: u32 = AenqGroup::FatalError.mask()
 pub(super) struct Aenq<'bound> {
     epoch: Arc<Epoch<'bound>>,
     entries: Lent<'bound, Entries<'bound, { AenqEntry::SIZE }>>,
-    #[pin]
-    messages: Limited<'bound>,
     /// Number of events consumed, which determines the next entry and its phase. Only
     /// [`Self::handle_events`] changes it.
     consumed: AtomicU32,
@@ -73,7 +68,6 @@ impl<'bound> Aenq<'bound> {
             try_pin_init!(Self {
                 epoch: epoch.clone(),
                 entries: Lent::new(epoch, &"the event queue", entries)?,
-                messages <- Limited::new(dev),
                 consumed: AtomicU32::new(0),
             }? Error),
             GFP_KERNEL,
@@ -142,7 +136,7 @@ impl<'bound> Aenq<'bound> {
             Ok(group) => group.name(),
             Err(_) => "an event of an unknown group",
         };
-        self.messages.error(fmt!(
+        device.messages.events.error(fmt!(
             "The device reports {} (group {}, syndrome {})",
             group,
             Hex(event.group.into()),

@@ -37,6 +37,39 @@ use crate::{
     },
 };
 
+/// Messages that the device can cause, each kind with a limit. The limits outlive a session: a device that is reset often
+/// does not log more.
+#[pin_data]
+pub(super) struct Messages<'bound> {
+    /// Commands that fail, but for those without a completion.
+    #[pin]
+    pub(super) commands: Limited<'bound>,
+    /// Completions that are late or missing.
+    #[pin]
+    pub(super) late: Limited<'bound>,
+    /// Completions that are ignored.
+    #[pin]
+    pub(super) ignored: Limited<'bound>,
+    /// Asynchronous events.
+    #[pin]
+    pub(super) events: Limited<'bound>,
+    /// Event queues and interrupts.
+    #[pin]
+    pub(super) queues: Limited<'bound>,
+}
+
+impl<'bound> Messages<'bound> {
+    fn new(dev: &'bound Device) -> impl PinInit<Self> + use<'bound> {
+        pin_init!(Self {
+            commands <- Limited::new(dev),
+            late <- Limited::new(dev),
+            ignored <- Limited::new(dev),
+            events <- Limited::new(dev),
+            queues <- Limited::new(dev),
+        })
+    }
+}
+
 #[pin_data]
 pub(crate) struct BoundDevice<'bound> {
     pub(super) binding: Binding<'bound>,
@@ -47,9 +80,8 @@ pub(crate) struct BoundDevice<'bound> {
     pub(super) quarantine: Quarantine<'bound>,
     pub(crate) statistics: Arc<Statistics>,
     pub(super) wakers: Wakers,
-    /// Messages of event queues, which share one rate limit.
     #[pin]
-    pub(super) messages: Limited<'bound>,
+    pub(super) messages: Messages<'bound>,
     /// Width of the device's DMA addresses in bits.
     pub(super) address_width: AtomicU32,
     /// Whether the driver's access to the function is revoked.
@@ -92,7 +124,7 @@ impl<'bound> BoundDevice<'bound> {
                 quarantine <- Quarantine::new(dev, &statistics),
                 statistics,
                 wakers,
-                messages <- Limited::new(dev),
+                messages <- Messages::new(dev),
                 address_width: AtomicU32::new(0),
                 is_revoked: AtomicBool::new(false),
                 ignores_frozen: AtomicBool::new(sys::pci::channel(pdev) == Channel::IsFrozen),

@@ -205,7 +205,7 @@ impl Handler<'_> {
             Ok(EventType::Completion) => "a completion queue that does not exist",
             Err(_) => "an event of an unknown type",
         };
-        self.device.messages.error(fmt!(
+        self.device.messages.queues.error(fmt!(
             "Event queue {} reports {} (type {}, queue {})",
             target.eqn,
             what,

@@ -212,7 +212,7 @@ impl<'bound> Session<'bound> {
         if lost != 0 {
             self.device().statistics.lost_interrupts.add(lost as u64);
             let message = "An interrupt was lost; its events were handled without it";
-            self.device().messages.warning(fmt!("{message}"));
+            self.device().messages.queues.warning(fmt!("{message}"));
         }
     }
 

@@ -580,3 +580,34 @@ fn each_recovery_of_the_bus_ends() {
         }
     }
 }
+
+/// A device that is reset often does not log more: ten messages of each kind in five seconds.
+#[test]
+fn limits_of_messages_outlive_sessions() {
+    const UNKNOWN_GROUP: u16 = 9;
+    const RESETS: usize = 20;
+
+    run_bound(|rig| {
+        sim::keep_log(true);
+        for fault in [
+            r#"{"when": {"opcode": "ANY"}, "then": {"duplicate": true}}"#,
+            r#"{"when": {"opcode": "ALLOC_PD"}, "then": {"status": "UNKNOWN_ERROR"}}"#,
+        ] {
+            rig.inject(rule(fault));
+        }
+        let start = sim::now();
+        for _ in 0..RESETS {
+            rig.reset();
+            let _ = command();
+            rig.event(UNKNOWN_GROUP, 0);
+            sim::sleep(SECOND / 100);
+        }
+        let windows = (sim::now() - start).div_ceil(5 * SECOND) as usize + 1;
+        assert!(windows < 3, "{windows} windows of five seconds");
+        let log = messages("err");
+        for text in ["unexpected command id", "ALLOC_PD", "unknown group"] {
+            let count = log.iter().filter(|line| line.contains(text)).count();
+            assert!((10..=10 * windows).contains(&count), "{count} of {text:?}");
+        }
+    });
+}
