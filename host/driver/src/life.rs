@@ -84,7 +84,6 @@ fn live(choices: &mut dyn Choices) {
             hurry: choices.pick(&[0, 0, 1, 8]),
         },
     };
-    let hurries = matches!(policy, Policy::Random { hurry: 1.., .. });
     let honesty = choices.pick(&[
         Honesty::Works,
         Honesty::Works,
@@ -97,7 +96,6 @@ fn live(choices: &mut dyn Choices) {
         Life {
             rig,
             honesty,
-            hurries,
             in_pieces: false,
             profile,
             is_small: false,
@@ -113,7 +111,6 @@ fn live(choices: &mut dyn Choices) {
 struct Life {
     rig: Rig,
     honesty: Honesty,
-    hurries: bool,
     in_pieces: bool,
     profile: Profile,
     /// Whether the device has few numbers of objects, and short queues.
@@ -201,7 +198,7 @@ impl Life {
 
     fn trust(&self) -> Trust {
         Trust {
-            works: self.honesty == Honesty::Works && !self.hurries,
+            works: self.honesty == Honesty::Works && !sim::hurries(),
             is_small: self.is_small,
             in_pieces: self.in_pieces,
         }
@@ -242,7 +239,7 @@ impl Life {
     /// Checks a device that has no users.
     fn check_device(&self) {
         if self.honesty == Honesty::Works
-            && !self.hurries
+            && !sim::hurries()
             && self.rig.slot.is_bound()
             && !sim::has_failed()
         {

@@ -58,7 +58,7 @@ pub use self::{
     lock_order::{pass, Class},
     log::{keep_log, log, take_log},
     machine::{now, run, switches},
-    policy::{point, search, searched, stall, take_stall, Policy, Rng},
+    policy::{hurries, point, search, searched, stall, take_stall, Policy, Rng},
     task::{
         block, change_atomic, count_step, current, is_atomic, join, might_sleep, signal, sleep,
         spawn, take_longest_call, take_longest_wait, timed, under_way, wait_for, wait_until, wake,

@@ -167,6 +167,11 @@ pub(crate) fn set(policy: Policy) {
     POLICY.with(|slot| *slot.borrow_mut() = policy);
 }
 
+/// Returns whether the clock may advance by any time although a task can run. Then the duration of a call says nothing.
+pub fn hurries() -> bool {
+    POLICY.with(|policy| matches!(*policy.borrow(), Policy::Random { hurry: 1.., .. }))
+}
+
 /// Chooses one of `choices`, or the clock (`None`). `last`: index of the last task, if it can run.
 pub(crate) fn choose(choices: usize, last: Option<usize>) -> Option<usize> {
     POLICY.with(|policy| match &mut *policy.borrow_mut() {
