@@ -35,8 +35,13 @@ pub(crate) fn count_message() {
     }
 }
 
+/// Counts messages anew, as each binding has limits of its own.
+pub(crate) fn count_anew() {
+    MESSAGES.set((sim::now(), 0));
+}
+
 /// Returns the warnings since the last call, from which messages are counted anew.
 pub fn take_warnings() -> Vec<String> {
-    MESSAGES.set((sim::now(), 0));
+    count_anew();
     WARNINGS.with(|warnings| std::mem::take(&mut *warnings.borrow_mut()))
 }

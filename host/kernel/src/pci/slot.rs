@@ -163,6 +163,7 @@ impl Slot {
             self.pdev.save();
         }
         let was_clean = self.is_clean();
+        crate::warning::count_anew();
         let result = self.locked(|| {
             // SAFETY: The device is valid, and not bound.
             let result = to_result(unsafe { driver.probe.unwrap()(self.raw()) });
