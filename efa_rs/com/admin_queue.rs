@@ -192,10 +192,8 @@ impl<'bound> AdminQueue<'bound> {
     #[cold]
     #[inline(never)]
     pub(crate) fn report_invalid(&self, what: &str, value: u32) -> CommandError {
-        let messages = &self.epoch.device.messages;
-        messages
-            .commands
-            .error(fmt!("The device returned {} ({})", what, value));
+        let messages = &self.epoch.device.messages.commands;
+        messages.error(fmt!("The device returned {} ({})", what, value));
         CommandError::InvalidResponse
     }
 

@@ -37,8 +37,8 @@ use crate::{
     },
 };
 
-/// Messages that the device can cause, each kind with a limit. The limits outlive a session: a device that is reset often
-/// does not log more.
+/// Limits on the messages that a device can cause, one for each kind. They outlive sessions, so that
+/// a device which is reset often does not log more.
 #[pin_data]
 pub(super) struct Messages<'bound> {
     /// Commands that fail, but for those without a completion.
