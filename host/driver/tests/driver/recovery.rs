@@ -585,7 +585,7 @@ fn each_recovery_of_the_bus_ends() {
 #[test]
 fn limits_of_messages_outlive_sessions() {
     const UNKNOWN_GROUP: u16 = 9;
-    const RESETS: usize = 20;
+    const RESETS: usize = 40;
 
     run_bound(|rig| {
         sim::keep_log(true);
